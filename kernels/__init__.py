@@ -1,1 +1,15 @@
-"""kernels."""
+"""Operators on hidden states and logits: exact statistics without the big intermediate tensors.
+
+Each is registered under ``torch.ops.precollapse`` with a fake form, and has several forms behind one name: float64
+torch as the truth, plain torch, C++ for the CPU and Triton for GPUs; ``backend="auto"`` chooses.
+"""
+
+from __future__ import annotations
+
+from .attention_row import attention_row
+from .gather_rows import gather_rows
+from .logits_stats import logits_stats
+from .moments import Moments
+from .vocab_stats import VocabStats, vocab_stats
+
+__all__ = ["Moments", "VocabStats", "attention_row", "gather_rows", "logits_stats", "vocab_stats"]

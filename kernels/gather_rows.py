@@ -1,0 +1,67 @@
+"""One row per sequence into a preallocated capture buffer: the tap that sits inside a forward hook.
+
+It is an operator with a fake form, so a compiled backbone keeps its hooks in one graph, and it writes to a buffer whose
+address never changes, so a CUDA graph may replay it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from . import checks, registry
+
+FORMS = ("torch", "triton")
+
+
+def gather_rows(x: Tensor, index: Tensor, out: Tensor, layer: int, *, backend: str = "auto") -> None:
+    """Write ``x[b, index[b]]`` into ``out[b, layer]`` for every b, cast to the dtype of `out`.
+
+    Parameters
+    ----------
+    x : Tensor
+        [B, T, d].
+    index : Tensor
+        [B] int64, each in [0, T), on the device of `x`.
+    out : Tensor
+        [B, L, d], changed in place. It is a buffer: no gradient flows into it.
+    layer : int
+        Which of the L rows of every sequence.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was found and what is expected. On a GPU a position outside [0, T) cannot be refused
+        without waiting for the device; its row becomes NaN.
+    """
+    name = "gather_rows"
+    checks.tensor(name, "x", x, 3, checks.FLOATS)
+    checks.tensor(name, "out", out, 3, checks.FLOATS)
+    checks.tensor(name, "index", index, 1, (torch.int64,))
+    checks.size(name, "index", index, 0, x.shape[0], "batch size of x")
+    checks.size(name, "out", out, 0, x.shape[0], "batch size of x")
+    checks.size(name, "out", out, 2, x.shape[2], "width of x")
+    checks.same_device(name, "index", index, "x", x)
+    checks.same_device(name, "out", out, "x", x)
+    if not 0 <= layer < out.shape[1]:
+        raise ValueError(f"{name}: layer must lie in [0, {out.shape[1]}), the buffer's layers, found {layer}.")
+    if out.requires_grad:
+        raise ValueError(f"{name}: out requires a gradient, but gather_rows has none; allocate it without.")
+    form = registry.choose(name, backend, x.device, torch.float32, FORMS)
+    torch.ops.precollapse.gather_rows(x, index, out, layer, form)
+
+
+@torch.library.custom_op("precollapse::gather_rows", mutates_args=("out",))
+def _gather_rows(x: Tensor, index: Tensor, out: Tensor, layer: int, form: str) -> None:
+    if x.device.type == "cpu" and index.numel():
+        low, high = int(index.min()), int(index.max())
+        if low < 0 or high >= x.shape[1]:
+            found = low if low < 0 else high
+            raise ValueError(f"gather_rows: index holds {found}; positions run from 0 to {x.shape[1] - 1}.")
+    rows = torch.arange(x.shape[0], device=x.device)
+    out[:, layer].copy_(x[rows, index])
+
+
+@_gather_rows.register_fake
+def _(x, index, out, layer, form):  # type: ignore[no-untyped-def]
+    return None
