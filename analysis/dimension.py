@@ -1,0 +1,354 @@
+"""How many directions the boundary states of a cell spend their variance on.
+
+Guarantees that a participation ratio is never shown without its ceiling n - 1 and its unbiased companion (the plug-in
+ratio of n states cannot exceed n - 1 and is badly biased when d is much larger than n), and that one duplicated state
+neither zeroes nor crashes a nearest-neighbour estimate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from ..errors import RequestError
+
+SUBSAMPLES = (25, 50, 100, 150, 200)
+
+
+@dataclass(frozen=True)
+class Dimensionality:
+    """Effective dimensionality of states [n, L, d].
+
+    Attributes
+    ----------
+    per_layer, unbiased : [L] float64
+        Participation ratio per layer, plug-in and from unbiased traces (NaN where undefined).
+    weights : [L] float64
+        Share of each layer in the total variance, tr C_l / sum of tr C_l.
+    aggregate, aggregate_unbiased : float
+        Variance-weighted mean of each.
+    ninety : [L] int
+        Smallest number of principal components that hold 90% of the variance.
+    ceiling : int
+        n - 1, the largest rank that n centred states can have; no plug-in ratio can be above it.
+    n : int
+    left_out : int
+        States left out because they hold a value that is not finite.
+    reason : str
+    """
+
+    per_layer: np.ndarray
+    unbiased: np.ndarray
+    weights: np.ndarray
+    aggregate: float
+    aggregate_unbiased: float
+    ninety: np.ndarray
+    ceiling: int
+    n: int
+    left_out: int = 0
+    reason: str = ""
+
+
+def participation_ratio(x: np.ndarray, unbiased: bool = False) -> float:
+    """Participation ratio tr(C)^2 / tr(C^2) of the sample covariance C (centred, 1/(n - 1)).
+
+    Parameters
+    ----------
+    x : [n, d]
+        Rows with a value that is not finite are left out.
+    unbiased : bool
+        Replace (tr C)^2 and tr(C^2) by their unbiased estimates of (tr Sigma)^2 and tr(Sigma^2), for any distribution with
+        fourth moments (Himeno and Yamada 2014, "Estimations for some functions of covariance matrix in high dimension
+        under non-normality"). The ratio itself is then nearly unbiased, and NaN when the denominator is not positive
+        (too few states to tell). Needs n >= 4.
+
+    Returns
+    -------
+    float
+        Between 1 and min(n - 1, d) for the plug-in form; NaN when it is undefined (fewer than 2 states, no variance).
+    """
+    gram = centred_gram(_finite_rows(_two_dimensional(x))[0])
+    return ratio_from_gram(gram, unbiased)
+
+
+def effective_dimensionality(x: np.ndarray) -> Dimensionality:
+    """Participation ratio per layer and weighted by variance over layers.
+
+    Parameters
+    ----------
+    x : [n, L, d]
+    """
+    states = np.asarray(x)
+    if states.ndim != 3:
+        raise RequestError(f"effective_dimensionality needs states [n, L, d]; got shape {states.shape}.")
+    finite = np.isfinite(states).all(axis=(1, 2))
+    grams = [centred_gram(states[finite, layer]) for layer in range(states.shape[1])]
+    return from_grams(grams, left_out=int((~finite).sum()))
+
+
+def from_grams(grams: Sequence[np.ndarray], left_out: int = 0) -> Dimensionality:
+    """Effective dimensionality from one centred Gram matrix [n, n] per layer (see `centred_gram`)."""
+    n = grams[0].shape[0] if grams else 0
+    layers = len(grams)
+    if n < 2 or layers == 0:
+        nan = np.full(layers, np.nan)
+        return Dimensionality(
+            nan, nan, nan, math.nan, math.nan, np.zeros(layers, int), max(n - 1, 0), n, left_out, "fewer than 2 states"
+        )
+    traces = np.array([np.trace(g) for g in grams])
+    plug_in = np.array([ratio_from_gram(g) for g in grams])
+    corrected = np.array([ratio_from_gram(g, unbiased=True) for g in grams])
+    ninety = np.array([_components_for(g, 0.9) for g in grams])
+    total = traces.sum()
+    weights = traces / total if total > 0 else np.full(layers, np.nan)
+    reason = "" if total > 0 else "the states do not vary"
+    return Dimensionality(
+        plug_in,
+        corrected,
+        weights,
+        _weighted(plug_in, weights),
+        _weighted(corrected, weights),
+        ninety,
+        n - 1,
+        n,
+        left_out,
+        reason,
+    )
+
+
+def centred_gram(x: np.ndarray) -> np.ndarray:
+    """Inner products [n, n] float64 of the rows of x [n, d] after taking their mean away."""
+    rows = np.asarray(x, dtype=np.float64)
+    if rows.shape[0] == 0:
+        return np.zeros((0, 0))
+    rows = rows - rows.mean(axis=0)
+    return rows @ rows.T
+
+
+def ratio_from_gram(gram: np.ndarray, unbiased: bool = False) -> float:
+    """Participation ratio from a centred Gram matrix; see `participation_ratio`."""
+    n = gram.shape[0]
+    if n < 2:
+        return math.nan
+    trace, square, fourth = float(np.trace(gram)), float((gram**2).sum()), float((np.diag(gram) ** 2).sum())
+    if square <= 0 or trace <= 0:
+        return math.nan
+    if not unbiased:
+        return trace**2 / square
+    if n < 4:
+        return math.nan
+    # with S = G / (n - 1): tr S = trace / (n - 1), tr S^2 = square / (n - 1)^2, Q = fourth / (n - 1)
+    t1, t2, q = (trace / (n - 1)) ** 2, square / (n - 1) ** 2, fourth / (n - 1)
+    top = 2 * t2 + (n * n - 3 * n + 1) * t1 - n * q
+    bottom = (n - 1) * (n - 2) * t2 + t1 - n * q
+    # the denominator is an estimate of a positive number; below its own rounding it says nothing
+    return float(top / bottom) if bottom > 1e-12 * n * n * t2 and top > 0 else math.nan
+
+
+def _components_for(gram: np.ndarray, share: float) -> int:
+    values = np.clip(np.linalg.eigvalsh(gram)[::-1], 0, None)
+    total = values.sum()
+    return int(np.searchsorted(np.cumsum(values) / total, share - 1e-12) + 1) if total > 0 else 0
+
+
+def _weighted(values: np.ndarray, weights: np.ndarray) -> float:
+    used = np.isfinite(values) & (weights > 0)
+    return float((values[used] * weights[used]).sum() / weights[used].sum()) if used.any() else math.nan
+
+
+# -- stability under subsampling -----------------------------------------------------------------------------------------
+
+
+def subsampling(
+    grams_by_regime: Mapping[str, Sequence[np.ndarray]],
+    sizes: Sequence[int] = SUBSAMPLES,
+    repeats: int = 20,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Aggregate dimensionality of random subsets of N' items, the same subsets for every regime.
+
+    Parameters
+    ----------
+    grams_by_regime : regime -> one Gram matrix [n, n] per layer
+        Rows of all regimes are the same items in the same order.
+    sizes : N' to draw without replacement; sizes above n are reported as missing
+    repeats : draws per size
+    seed : int
+
+    Returns
+    -------
+    DataFrame
+        One row per (regime, size): mean, sd, mean_unbiased, sd_unbiased, difference (mean over draws of regime minus the first
+        regime on the same subset), sd_difference, repeats, n, reason.
+    """
+    regimes = list(grams_by_regime)
+    n = {g.shape[0] for grams in grams_by_regime.values() for g in grams}
+    if len(n) > 1:
+        raise RequestError("subsampling pairs regimes by item: every Gram matrix must cover the same items.")
+    total = n.pop() if n else 0
+    rng = np.random.default_rng(seed)
+    rows: list[dict[str, object]] = []
+    for size in sizes:
+        if size > total:
+            rows += [_subsample_row(r, size, None, None, None, total) for r in regimes]
+            continue
+        picks = [rng.choice(total, size, replace=False) for _ in range(repeats if size < total else 1)]
+        plug_in = {r: np.empty(len(picks)) for r in regimes}
+        corrected = {r: np.empty(len(picks)) for r in regimes}
+        for regime, grams in grams_by_regime.items():
+            for k, pick in enumerate(picks):
+                found = from_subset(grams, pick)
+                plug_in[regime][k], corrected[regime][k] = found
+        first = plug_in[regimes[0]]
+        rows += [_subsample_row(r, size, plug_in[r], corrected[r], plug_in[r] - first, total) for r in regimes]
+    return pd.DataFrame(rows)
+
+
+def from_subset(grams: Sequence[np.ndarray], pick: np.ndarray) -> tuple[float, float]:
+    """Aggregate participation ratio (plug-in, unbiased) of the subset `pick` of the rows behind these Gram matrices."""
+    ratios, corrected, traces = [], [], []
+    for gram in grams:
+        part = gram[np.ix_(pick, pick)]
+        mean = part.mean(axis=0)
+        part = part - mean[:, None] - mean[None, :] + mean.mean()
+        ratios.append(ratio_from_gram(part))
+        corrected.append(ratio_from_gram(part, unbiased=True))
+        traces.append(np.trace(part))
+    weights = np.array(traces) / max(sum(traces), 1e-300)
+    return _weighted(np.array(ratios), weights), _weighted(np.array(corrected), weights)
+
+
+def _subsample_row(
+    regime: str,
+    size: int,
+    plug_in: np.ndarray | None,
+    corrected: np.ndarray | None,
+    difference: np.ndarray | None,
+    n: int,
+) -> dict[str, object]:
+    def mean_sd(values: np.ndarray | None) -> tuple[float, float]:
+        if values is None or not np.isfinite(values).any():
+            return math.nan, math.nan
+        good = values[np.isfinite(values)]
+        return float(good.mean()), float(good.std(ddof=1)) if good.size > 1 else math.nan
+
+    row: dict[str, object] = {"regime": regime, "size": size, "n": n}
+    for name, values in (("", plug_in), ("_unbiased", corrected), ("_difference", difference)):
+        row["mean" + name], row["sd" + name] = mean_sd(values)
+    row["repeats"] = 0 if plug_in is None else plug_in.size
+    row["reason"] = f"only {n} items" if plug_in is None else ("all items, one draw" if size == n else "")
+    return row
+
+
+# -- nearest-neighbour estimates -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class IntrinsicDimension:
+    """A nearest-neighbour estimate: value, states used, duplicates merged, rows left out, and why it is undefined."""
+
+    value: float
+    n: int
+    duplicates: int
+    left_out: int
+    reason: str = ""
+
+
+def two_nn(x: np.ndarray, discard: float = 0.1) -> float:
+    """Intrinsic dimension by the ratio of second to first neighbour distance; see `two_nn_detail`."""
+    return two_nn_detail(x, discard).value
+
+
+def levina_bickel(x: np.ndarray, k: int = 10) -> float:
+    """Intrinsic dimension by maximum likelihood over k neighbours; see `levina_bickel_detail`."""
+    return levina_bickel_detail(x, k).value
+
+
+def two_nn_detail(x: np.ndarray, discard: float = 0.1) -> IntrinsicDimension:
+    """TwoNN (Facco et al. 2017): slope through the origin of -log(1 - F(mu)) on log mu.
+
+    Exact duplicates are merged first and counted (a duplicate makes the first distance 0 and the ratio infinite).
+
+    Parameters
+    ----------
+    x : [n, d]
+    discard : float
+        Share of the largest ratios left out of the fit, as in the paper.
+    """
+    distinct, duplicates, left_out = _distinct(x)
+    n = distinct.shape[0]
+    if n < 4:
+        return IntrinsicDimension(math.nan, n, duplicates, left_out, "fewer than 4 distinct states")
+    nearest = _neighbour_distances(distinct, 2)
+    mu = np.sort(nearest[:, 1] / nearest[:, 0])
+    keep = max(2, int(n * (1 - discard)))
+    log_mu = np.log(mu[:keep])
+    empirical = -np.log1p(-np.arange(1, keep + 1) / n) if keep < n else -np.log1p(-np.arange(1, keep + 1) / (n + 1))
+    norm = float(log_mu @ log_mu)
+    if norm == 0:
+        return IntrinsicDimension(math.nan, n, duplicates, left_out, "all neighbour distances are equal")
+    return IntrinsicDimension(float(log_mu @ empirical / norm), n, duplicates, left_out)
+
+
+def levina_bickel_detail(x: np.ndarray, k: int = 10) -> IntrinsicDimension:
+    """Levina and Bickel (2004) with the harmonic combination of MacKay and Ghahramani (2005).
+
+    The estimate is 1 / mean over states of (1/(k-1)) * sum over j < k of log(T_k / T_j), T_j being the distance to the
+    j-th neighbour. Exact duplicates are merged first and counted.
+
+    Parameters
+    ----------
+    x : [n, d]
+    k : int
+        Neighbours, at least 2; brought down to n - 1 where there are fewer.
+    """
+    if k < 2:
+        raise RequestError(f"levina_bickel: k is {k}; at least 2 neighbours are needed.")
+    distinct, duplicates, left_out = _distinct(x)
+    n = distinct.shape[0]
+    if n < 3:
+        return IntrinsicDimension(math.nan, n, duplicates, left_out, "fewer than 3 distinct states")
+    used = min(k, n - 1)
+    distance = _neighbour_distances(distinct, used)
+    inverse = np.log(distance[:, -1:] / distance[:, :-1]).mean(axis=1)
+    mean = float(inverse.mean())
+    reason = "" if used == k else f"k brought down to {used}"
+    if mean == 0:
+        return IntrinsicDimension(math.nan, n, duplicates, left_out, "all neighbour distances are equal")
+    return IntrinsicDimension(1.0 / mean, n, duplicates, left_out, reason)
+
+
+def _distinct(x: np.ndarray) -> tuple[np.ndarray, int, int]:
+    rows, left_out = _finite_rows(_two_dimensional(x))
+    distinct = np.unique(rows, axis=0) if rows.shape[0] else rows
+    return distinct, rows.shape[0] - distinct.shape[0], left_out
+
+
+def _neighbour_distances(x: np.ndarray, k: int) -> np.ndarray:
+    """Distances [n, k] to the k nearest other rows, ascending; exact differences, so that near rows keep their digits."""
+    from sklearn.neighbors import NearestNeighbors
+
+    method = "brute" if x.shape[1] > 15 else "kd_tree"
+    finder = NearestNeighbors(n_neighbors=k + 1, algorithm=method, metric="euclidean").fit(x)
+    index = finder.kneighbors(x, return_distance=False)
+    out = np.empty((x.shape[0], k))
+    for i, found in enumerate(index):
+        others = found[found != i][:k]
+        out[i] = np.sort(np.sqrt(((x[others] - x[i]) ** 2).sum(axis=1)))
+    return out
+
+
+def _two_dimensional(x: np.ndarray) -> np.ndarray:
+    rows = np.asarray(x, dtype=np.float64)
+    if rows.ndim != 2:
+        raise RequestError(f"states must be [n, d]; got shape {rows.shape}.")
+    return rows
+
+
+def _finite_rows(x: np.ndarray) -> tuple[np.ndarray, int]:
+    good = np.isfinite(x).all(axis=1)
+    return x[good], int((~good).sum())

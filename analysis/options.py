@@ -1,0 +1,99 @@
+"""Multiple choice: what the distribution over the options says before the first token, against what was then emitted.
+
+Guarantees that option-normalised numbers are given together with the raw probability mass on the options: an entropy over
+options that share 2% of the distribution says little, and here the reader sees that.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from . import statistics
+from .statistics import Interval, Test
+
+
+@dataclass(frozen=True)
+class OptionSummary:
+    """Options of one cell.
+
+    Attributes
+    ----------
+    entropy_bits, mass, margin : Interval
+        Means over states: entropy of the distribution renormalised over the options (bits), probability on all options
+        before renormalising, and difference between the two best options' log-probabilities (nats).
+    relative_entropy : Interval
+        Entropy over its ceiling log2(K).
+    agreement : Interval
+        Share of states whose argmax option is the emitted answer, among states with an emitted answer (Wilson).
+    choice_accuracy, answer_accuracy : Interval
+        Accuracy of the argmax option and of the emitted answer over the same states (Wilson; no answer counts as wrong).
+    knew_not_said, said_not_knew : int
+        States whose argmax option was right and the emitted answer was not, and the reverse.
+    test : Test
+        McNemar test of the two accuracies.
+    unanswered : int
+        States without an emitted answer.
+    """
+
+    n: int
+    entropy_bits: Interval
+    relative_entropy: Interval
+    mass: Interval
+    margin: Interval
+    agreement: Interval
+    choice_accuracy: Interval
+    answer_accuracy: Interval
+    knew_not_said: int
+    said_not_knew: int
+    unanswered: int
+    test: Test
+
+
+def summary(states: pd.DataFrame, resamples: int = 1000, level: float = 0.95, seed: int = 0) -> OptionSummary | None:
+    """Option diagnostics of one cell's states; None for a free-response cell.
+
+    Reads the columns option_entropy_bits, option_mass, option_margin, option_choice, answer, gold and choices.
+    """
+    if "option_choice" not in states or states["option_choice"].isna().all():
+        return None
+    rows = states[states["option_choice"].notna()]
+
+    def mean(values: pd.Series) -> Interval:
+        return statistics.bootstrap_mean(values, resamples, level, seed)
+
+    choice = rows["option_choice"].astype(str)
+    gold = rows["gold"].astype(str)
+    answered = rows["answer"].notna()
+    answer = rows["answer"].astype(object).where(answered, "").astype(str)
+    knew, said = (choice == gold).to_numpy(), (answered & (answer == gold)).to_numpy()
+    generated = rows["text"].notna() if "text" in rows else answered
+    same = int((choice[answered] == answer[answered]).sum())
+    missing_text = not generated.any()
+    no_output = statistics.undefined_interval("no output was generated", level=level)
+    return OptionSummary(
+        n=len(rows),
+        entropy_bits=mean(rows["option_entropy_bits"]),
+        relative_entropy=mean(rows["option_entropy_bits"] / np.log2(option_count(rows))),
+        mass=mean(rows["option_mass"]),
+        margin=mean(rows["option_margin"]),
+        agreement=no_output if missing_text else statistics.wilson(same, int(answered.sum()), level),
+        choice_accuracy=statistics.wilson(int(knew.sum()), len(rows), level),
+        answer_accuracy=no_output if missing_text else statistics.wilson(int(said.sum()), len(rows), level),
+        knew_not_said=0 if missing_text else int((knew & ~said).sum()),
+        said_not_knew=0 if missing_text else int((said & ~knew).sum()),
+        unanswered=int((generated & ~answered).sum()),
+        test=statistics.mcnemar(knew, np.full(len(rows), np.nan) if missing_text else said),
+    )
+
+
+def option_count(states: pd.DataFrame) -> np.ndarray:
+    """Number of options K of each state [n], read from the `choices` column (JSON object); NaN where it is missing."""
+    counts = []
+    for value in states["choices"] if "choices" in states else [None] * len(states):
+        known = value is not None and value == value
+        counts.append(float(len(json.loads(value))) if known else np.nan)
+    return np.array(counts)
