@@ -1,7 +1,7 @@
 """Analysis of runs and arrays: dimension, probes, transfer, statistics, selective prediction, reports.
 
-Guarantees that reading a run and computing every number needs neither a model nor torch: modules are loaded on first use,
-and none of them imports torch or transformers. matplotlib is imported only where a figure is drawn.
+Guarantees that reading a run and computing every number needs neither a model nor torch: modules are loaded on first
+use, and none of them imports torch or transformers. matplotlib is imported only where a figure is drawn.
 """
 
 from __future__ import annotations

@@ -54,6 +54,4 @@ def calibration(y: np.ndarray, probability: np.ndarray, bins: int = 10, level: f
     curve = pd.DataFrame(rows, columns=columns)
     gap = float((curve["n"] * (curve["predicted"] - curve["observed"]).abs()).sum() / outcome.size)
     base = outcome.mean()
-    return Calibration(
-        float(((p - outcome) ** 2).mean()), float(base * (1 - base)), gap, curve, int(outcome.size)
-    )
+    return Calibration(float(((p - outcome) ** 2).mean()), float(base * (1 - base)), gap, curve, int(outcome.size))

@@ -61,10 +61,10 @@ def participation_ratio(x: np.ndarray, unbiased: bool = False) -> float:
     x : [n, d]
         Rows with a value that is not finite are left out.
     unbiased : bool
-        Replace (tr C)^2 and tr(C^2) by their unbiased estimates of (tr Sigma)^2 and tr(Sigma^2), for any distribution with
-        fourth moments (Himeno and Yamada 2014, "Estimations for some functions of covariance matrix in high dimension
-        under non-normality"). The ratio itself is then nearly unbiased, and NaN when the denominator is not positive
-        (too few states to tell). Needs n >= 4.
+        Replace (tr C)^2 and tr(C^2) by their unbiased estimates of (tr Sigma)^2 and tr(Sigma^2), for any distribution
+        with fourth moments (Himeno and Yamada 2014, "Estimations for some functions of covariance matrix in high
+        dimension under non-normality"). The ratio itself is then nearly unbiased, and NaN when the denominator is not
+        positive (too few states to tell). Needs n >= 4.
 
     Returns
     -------
@@ -160,7 +160,7 @@ def _weighted(values: np.ndarray, weights: np.ndarray) -> float:
     return float((values[used] * weights[used]).sum() / weights[used].sum()) if used.any() else math.nan
 
 
-# -- stability under subsampling -----------------------------------------------------------------------------------------
+# -- stability under subsampling -------------------------------------------------------------------------------------
 
 
 def subsampling(
@@ -182,8 +182,8 @@ def subsampling(
     Returns
     -------
     DataFrame
-        One row per (regime, size): mean, sd, mean_unbiased, sd_unbiased, difference (mean over draws of regime minus the first
-        regime on the same subset), sd_difference, repeats, n, reason.
+        One row per (regime, size): mean, sd, mean_unbiased, sd_unbiased, difference (mean over draws of regime minus
+        the first regime on the same subset), sd_difference, repeats, n, reason.
     """
     regimes = list(grams_by_regime)
     n = {g.shape[0] for grams in grams_by_regime.values() for g in grams}
@@ -244,7 +244,7 @@ def _subsample_row(
     return row
 
 
-# -- nearest-neighbour estimates -----------------------------------------------------------------------------------------
+# -- nearest-neighbour estimates -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -329,7 +329,7 @@ def _distinct(x: np.ndarray) -> tuple[np.ndarray, int, int]:
 
 
 def _neighbour_distances(x: np.ndarray, k: int) -> np.ndarray:
-    """Distances [n, k] to the k nearest other rows, ascending; exact differences, so that near rows keep their digits."""
+    """Distances [n, k] to the k nearest other rows, ascending, from exact differences so that near rows keep digits."""
     from sklearn.neighbors import NearestNeighbors
 
     method = "brute" if x.shape[1] > 15 else "kd_tree"

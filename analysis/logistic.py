@@ -1,8 +1,8 @@
 """l2-regularised logistic regression for many label vectors on one design, by Newton's method.
 
-Guarantees the minimiser of scikit-learn's objective, 1/2 w'w + C * sum of log(1 + exp(-s(w'z + b))) with the intercept b
-unpenalised, to a gradient that rounding allows. It prevents probes that stop at an iteration limit, where the score then
-depends on the solver: with d much larger than n, lbfgs at its defaults often does.
+Guarantees the minimiser of scikit-learn's objective, 1/2 w'w + C * sum of log(1 + exp(-s(w'z + b))) with the
+intercept b unpenalised, to a gradient that rounding allows. It prevents probes that stop at an iteration limit, where
+the score then depends on the solver: with d much larger than n, lbfgs at its defaults often does.
 """
 
 from __future__ import annotations

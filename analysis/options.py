@@ -1,7 +1,7 @@
 """Multiple choice: what the distribution over the options says before the first token, against what was then emitted.
 
-Guarantees that option-normalised numbers are given together with the raw probability mass on the options: an entropy over
-options that share 2% of the distribution says little, and here the reader sees that.
+Guarantees that option-normalised numbers are given together with the raw probability mass on the options: an entropy
+over options that share 2% of the distribution says little, and here the reader sees that.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class OptionSummary:
     agreement : Interval
         Share of states whose argmax option is the emitted answer, among states with an emitted answer (Wilson).
     choice_accuracy, answer_accuracy : Interval
-        Accuracy of the argmax option and of the emitted answer over the same states (Wilson; no answer counts as wrong).
+        Accuracy of the argmax option and of the emitted answer over the same states (Wilson; no answer counts as
+        wrong).
     knew_not_said, said_not_knew : int
         States whose argmax option was right and the emitted answer was not, and the reverse.
     test : Test

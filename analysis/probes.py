@@ -1,9 +1,9 @@
 """Can an outcome be read from the boundary state by a simple probe, and would it survive a referee?
 
-Guarantees that scaler and weights see training items only, that C (and the layers, when they are not fixed in advance) are
-chosen on validation items, that the test part is scored once, and that shuffled training labels go through the very same
-path, choice of C included. It prevents the three leaks of published probing code: C chosen on the test fold, a scaler
-fitted on all items, and a shuffle control that permutes test labels too.
+Guarantees that scaler and weights see training items only, that C (and the layers, when they are not fixed in
+advance) are chosen on validation items, that the test part is scored once, and that shuffled training labels go
+through the very same path, choice of C included. It prevents the three leaks of published probing code: C chosen on
+the test fold, a scaler fitted on all items, and a shuffle control that permutes test labels too.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def recoverability(
     )
 
 
-# -- target and parts ----------------------------------------------------------------------------------------------------
+# -- target and parts ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -194,13 +194,20 @@ class Target:
 
     @classmethod
     def of(
-        cls, y: Any, items: Any, source: Layers, finite: np.ndarray | None = None, classes: tuple[Any, ...] | None = None
+        cls,
+        y: Any,
+        items: Any,
+        source: Layers,
+        finite: np.ndarray | None = None,
+        classes: tuple[Any, ...] | None = None,
     ) -> Target:
         """Check lengths, code the labels, leave out rows without a label or with a value that is not finite."""
         values = list(y)
         names = np.arange(len(values)) if items is None else np.asarray(list(items), dtype=object)
         if len(values) != source.n or names.size != source.n:
-            raise RequestError(f"{source.n} states, {len(values)} labels and {names.size} items: the lengths must agree.")
+            raise RequestError(
+                f"{source.n} states, {len(values)} labels and {names.size} items: the lengths must agree."
+            )
         good = source.finite() if finite is None else finite
         known = np.array([not statistics.missing(v) for v in values], dtype=bool)
         rows = np.flatnonzero(good & known)
@@ -220,7 +227,9 @@ class Target:
         if len(self.classes) > 2:
             train = set(self.labels[parts.train].tolist())
             test = set(self.labels[parts.test].tolist())
-            return "" if len(train) > 1 and len(train & test) > 1 else "fewer than two classes in the train or test part"
+            return (
+                "" if len(train) > 1 and len(train & test) > 1 else "fewer than two classes in the train or test part"
+            )
         for name, part in (("train", parts.train), ("test", parts.test)):
             labels = self.labels[part]
             if labels.size == 0:
@@ -246,7 +255,9 @@ class Parts:
 
 
 def _code(values: list[Any], classes: tuple[Any, ...] | None) -> tuple[np.ndarray, tuple[Any, ...]]:
-    binary = all(isinstance(v, bool | np.bool_) or (isinstance(v, int | float | np.number) and v in (0, 1)) for v in values)
+    binary = all(
+        isinstance(v, bool | np.bool_) or (isinstance(v, int | float | np.number) and v in (0, 1)) for v in values
+    )
     if classes is None and binary:
         return np.array([float(v) for v in values]), (False, True)
     names = classes if classes is not None else tuple(sorted(set(values), key=str))
@@ -273,7 +284,7 @@ def _layer_sets(source: Layers, layers: Any) -> list[tuple[int, ...]]:
     return out
 
 
-# -- fit, choose, score --------------------------------------------------------------------------------------------------
+# -- fit, choose, score ----------------------------------------------------------------------------------------------
 
 
 def evaluate(
@@ -406,7 +417,7 @@ def _undefined(
     )
 
 
-# -- probes by name ------------------------------------------------------------------------------------------------------
+# -- probes by name --------------------------------------------------------------------------------------------------
 
 
 def _logistic(p: Products, labels: np.ndarray, seed: int) -> np.ndarray:
@@ -506,7 +517,7 @@ def get_probe(name: str) -> Probe:
     return PROBES[name]
 
 
-# -- repeated splits, nested cross-validation, layers --------------------------------------------------------------------
+# -- repeated splits, nested cross-validation, layers ----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -518,8 +529,8 @@ class Repeated:
     auroc, train_auroc, C : [splits] float
         NaN for a split that left one class in a part.
     mean, sd, lower, upper : float
-        Over the defined splits: mean, standard deviation, and the 2.5% and 97.5% points. Splits share items, so this is a
-        spread over splits, not a confidence interval.
+        Over the defined splits: mean, standard deviation, and the 2.5% and 97.5% points. Splits share items, so this
+        is a spread over splits, not a confidence interval.
     undefined : int
     """
 
@@ -572,9 +583,7 @@ def repeated(
     for _, parts in plans:
         defined = not target.problem(parts)
         candidates = [next(sums)] if defined else []
-        results.append(
-            evaluate(candidates, [chosen], target, parts, probe=probe, seed=seed, resamples=1, shuffles=0)
-        )
+        results.append(evaluate(candidates, [chosen], target, parts, probe=probe, seed=seed, resamples=1, shuffles=0))
     return collect(results)
 
 
@@ -614,7 +623,8 @@ def nested(
     *,
     probe: str = "logistic",
 ) -> Nested:
-    """Outer folds by item; within each, the setting with the best mean AUROC over inner folds, refitted on all its items.
+    """Outer folds by item; within each, the setting with the best mean AUROC over inner folds, refitted on all its
+    items.
 
     Yes/no targets only. With too few items for the folds, or one class in too many of them, the result says so.
     """
@@ -651,7 +661,11 @@ def nested(
         if not full:
             continue
         marks = np.array(
-            [[statistics.auroc(labels[held], s[held]) for s in path] for path, (_, _, held) in mine if outer[held[0]] != f]
+            [
+                [statistics.auroc(labels[held], s[held]) for s in path]
+                for path, (_, _, held) in mine
+                if outer[held[0]] != f
+            ]
         ).reshape(-1, len(kind.grid))
         usable = marks[np.isfinite(marks).all(axis=1)]
         best = int(np.argmax(np.round(usable.mean(axis=0), 12))) if usable.size else kind.grid.index(kind.fallback)

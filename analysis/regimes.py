@@ -81,8 +81,8 @@ def predictive_power(
 ) -> pd.DataFrame:
     """How well H and the plain baselines predict the target, item by item.
 
-    The direction is fixed in advance (`PREDICTORS`: lower entropy, fewer tokens and a compliant output mean correct), so
-    an AUROC below 0.5 says that the direction was wrong; nothing is flipped after the fact.
+    The direction is fixed in advance (`PREDICTORS`: lower entropy, fewer tokens and a compliant output mean correct),
+    so an AUROC below 0.5 says that the direction was wrong; nothing is flipped after the fact.
 
     Returns
     -------

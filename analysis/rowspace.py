@@ -1,9 +1,9 @@
 """Inner products of standardised states: all that a linear probe needs of features that outnumber the items.
 
-Guarantees that means and scales come from training rows only. With n states of f features, f much larger than n, every
-l2-regularised linear model, ridge, mean difference and Euclidean neighbour depends on the states through the n x m inner
-products with the m training rows alone. Those are summed layer by layer, so that 32 layers of 4096 features never stand
-side by side in memory, and one pass over the layers serves every split.
+Guarantees that means and scales come from training rows only. With n states of f features, f much larger than n,
+every l2-regularised linear model, ridge, mean difference and Euclidean neighbour depends on the states through the n
+x m inner products with the m training rows alone. Those are summed layer by layer, so that 32 layers of 4096 features
+never stand side by side in memory, and one pass over the layers serves every split.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ class Layers:
         if states.ndim == 2:
             states = states[:, None, :]
         if states.ndim != 3 or 0 in states.shape[1:]:
-            raise RequestError(f"states must be [n, L, d] or [n, f] with at least one feature; got shape {np.shape(x)}.")
+            raise RequestError(
+                f"states must be [n, L, d] or [n, f] with at least one feature; got shape {np.shape(x)}."
+            )
         return cls(tuple(range(states.shape[1])), lambda layer: states[:, layer], states.shape[0])
 
     def finite(self) -> np.ndarray:
@@ -98,8 +100,8 @@ def products(x: np.ndarray, request: Request) -> Products:
 
     Notes
     -----
-    Features are centred and scaled with mean and population standard deviation of the training rows; a feature that does
-    not vary there is only centred (as scikit-learn's StandardScaler does).
+    Features are centred and scaled with mean and population standard deviation of the training rows; a feature that
+    does not vary there is only centred (as scikit-learn's StandardScaler does).
     """
     train = np.asarray(x[request.train], dtype=np.float64)
     mean = train.mean(axis=0)

@@ -1,8 +1,8 @@
 """Splits by item, shared by every regime.
 
-Guarantees that no item stands on both sides of a split whatever its regimes, and that the same items are the test part for
-every regime and benchmark compared. It prevents the leak of transfer studies that train on an item under one prompt and
-test on the same item under another.
+Guarantees that no item stands on both sides of a split whatever its regimes, and that the same items are the test
+part for every regime and benchmark compared. It prevents the leak of transfer studies that train on an item under one
+prompt and test on the same item under another.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ def split_items(
     items : [n]
         Item of each row; an item may have several rows (regimes), all of which go to one part.
     labels : [n], optional
-        Labels to balance over the parts. Items are ordered by the pattern of their rows' labels (random within a pattern)
-        and dealt to the parts in that order, so that frequent patterns are split by `fractions` and rare ones as evenly as
-        they can be.
+        Labels to balance over the parts. Items are ordered by the pattern of their rows' labels (random within a
+        pattern) and dealt to the parts in that order, so that frequent patterns are split by `fractions` and rare
+        ones as evenly as they can be.
     fractions : (train, validation, test), summing to 1
     seed : int
     """

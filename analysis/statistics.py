@@ -1,15 +1,15 @@
 """Intervals and tests, each saying its method, level, resamples and how many resamples were undefined.
 
-Guarantees that a quantity which the data do not define (one class, no rows) comes back as NaN with the reason, never as 0 or
-0.5, and that every random choice is seeded. It prevents the usual failure of bootstraps in probing papers: resamples that
-hold one class are silently dropped, or crash, and nobody learns how many there were.
+Guarantees that a quantity which the data do not define (one class, no rows) comes back as NaN with the reason, never
+as 0 or 0.5, and that every random choice is seeded. It prevents the usual failure of bootstraps in probing papers:
+resamples that hold one class are silently dropped, or crash, and nobody learns how many there were.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -115,13 +115,15 @@ class Holm:
     undefined: int
 
 
-def undefined_interval(reason: str, *, method: str = "", level: float = 0.95, n: int = 0, left_out: int = 0) -> Interval:
+def undefined_interval(
+    reason: str, *, method: str = "", level: float = 0.95, n: int = 0, left_out: int = 0
+) -> Interval:
     """An interval that the data do not define, with why."""
     nan = math.nan
     return Interval(nan, nan, nan, 0, method, level, 0, n, left_out, reason)
 
 
-# -- proportions ---------------------------------------------------------------------------------------------------------
+# -- proportions -----------------------------------------------------------------------------------------------------
 
 
 def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
@@ -159,8 +161,8 @@ def difference_of_proportions(s1: int, n1: int, s2: int, n2: int, level: float =
 def counts_from_percent(n: int, percent: float, decimals: int = 1) -> list[int]:
     """All counts k of n whose percentage, rounded to `decimals`, is the printed one.
 
-    Used to recompute published tables from what they print: one solution means that the count is certain. Both roundings of
-    an exact half are accepted.
+    Used to recompute published tables from what they print: one solution means that the count is certain. Both
+    roundings of an exact half are accepted.
     """
     half = 0.5 * 10.0**-decimals
     low = math.ceil(n * (percent - half) / 100 - 1e-9)
@@ -168,7 +170,7 @@ def counts_from_percent(n: int, percent: float, decimals: int = 1) -> list[int]:
     return [k for k in range(max(0, low), min(n, high) + 1)]
 
 
-# -- AUROC ---------------------------------------------------------------------------------------------------------------
+# -- AUROC -----------------------------------------------------------------------------------------------------------
 
 
 def auroc(y: np.ndarray, score: np.ndarray) -> float:
@@ -265,8 +267,8 @@ def bootstrap_macro_auroc(
 
     Notes
     -----
-    A class without a positive or a negative row is left out of the mean. A resample counts as undefined when no class is
-    defined in it.
+    A class without a positive or a negative row is left out of the mean. A resample counts as undefined when no class
+    is defined in it.
     """
     labels, scores = np.atleast_2d(as_float(y)), np.atleast_2d(as_float(score))
     if labels.shape[0] == 1:
@@ -377,12 +379,10 @@ def _weighted_auroc(y: np.ndarray, score: np.ndarray, weights: np.ndarray) -> np
         return np.where(total > 0, wins / total, np.nan)
 
 
-# -- bootstrap -----------------------------------------------------------------------------------------------------------
+# -- bootstrap -------------------------------------------------------------------------------------------------------
 
 
-def resample_weights(
-    n: int, resamples: int, seed: int, groups: np.ndarray | None = None
-) -> Iterator[np.ndarray]:
+def resample_weights(n: int, resamples: int, seed: int, groups: np.ndarray | None = None) -> Iterator[np.ndarray]:
     """Bootstrap resamples as multiplicities: blocks [r, n] of how often each row was drawn.
 
     With `groups`, whole groups are drawn, so that rows of one item enter or stay out together.
@@ -418,12 +418,12 @@ def percentile_interval(
     reason = ""
     if undefined > draws.size / 20:
         reason = f"{undefined} of {draws.size} resamples were undefined"
-    return Interval(float(estimate), float(lower), float(upper), undefined, method, level, draws.size, n, left_out, reason)
+    return Interval(
+        float(estimate), float(lower), float(upper), undefined, method, level, draws.size, n, left_out, reason
+    )
 
 
-def bootstrap_mean(
-    values: np.ndarray, resamples: int = 1000, level: float = 0.95, seed: int = 0
-) -> Interval:
+def bootstrap_mean(values: np.ndarray, resamples: int = 1000, level: float = 0.95, seed: int = 0) -> Interval:
     """Mean with its percentile bootstrap interval; missing values are left out and counted."""
     v = as_float(values)
     keep = np.isfinite(v)
@@ -432,9 +432,7 @@ def bootstrap_mean(
     if v.size == 0:
         return undefined_interval("no values", method=method, level=level, left_out=left_out)
     if v.size == 1:
-        return Interval(
-            float(v[0]), math.nan, math.nan, 0, method, level, 0, 1, left_out, "one value has no interval"
-        )
+        return Interval(float(v[0]), math.nan, math.nan, 0, method, level, 0, 1, left_out, "one value has no interval")
     draws = np.concatenate([w @ v / v.size for w in resample_weights(v.size, resamples, seed)])
     return percentile_interval(float(v.mean()), draws, level=level, method=method, n=v.size, left_out=left_out)
 
@@ -480,7 +478,7 @@ def _rank_correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return (ra * rb).sum(1) / np.sqrt((ra**2).sum(1) * (rb**2).sum(1))
 
 
-# -- tests ---------------------------------------------------------------------------------------------------------------
+# -- tests -----------------------------------------------------------------------------------------------------------
 
 
 def fisher(table: Any, alternative: Alternative = "two-sided", level: float = 0.95) -> Test:
@@ -585,7 +583,7 @@ def permutation_p(observed: float, null: np.ndarray, alternative: Literal["great
     return float((1 + extreme.sum()) / (1 + values.size))
 
 
-# -- effect sizes --------------------------------------------------------------------------------------------------------
+# -- effect sizes ----------------------------------------------------------------------------------------------------
 
 
 def cohen_dz(a: np.ndarray, b: np.ndarray) -> float:
@@ -606,7 +604,7 @@ def cliffs_delta(y: np.ndarray, score: np.ndarray) -> float:
     return 2 * auroc(y, score) - 1
 
 
-# -- shared checks -------------------------------------------------------------------------------------------------------
+# -- shared checks ---------------------------------------------------------------------------------------------------
 
 
 def as_float(values: Any) -> np.ndarray:
@@ -627,7 +625,7 @@ def missing(value: Any) -> bool:
 def _clean_labels(y: Any, score: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     label, value = as_float(y), as_float(score)
     if label.ndim != 1 or label.shape != value.shape:
-        raise RequestError(f"labels have shape {label.shape}, scores {value.shape}; both must be one list of one length.")
+        raise RequestError(f"labels have shape {label.shape}, scores {value.shape}; both must be lists of one length.")
     keep = np.isfinite(label) & ~np.isnan(value)
     label = label[keep]
     if not np.isin(label, (0.0, 1.0)).all():
@@ -650,6 +648,4 @@ def _check_alternative(alternative: str) -> None:
 
 
 def _replace(interval: Interval, **changes: Any) -> Interval:
-    from dataclasses import replace
-
     return replace(interval, **changes)
