@@ -1,1 +1,37 @@
-"""store."""
+"""Runs on disk: nothing lost, nothing invented, fast both ways.
+
+A run holds the states of one model over items and regimes. It is planned first, written shard by shard with a commit
+log, and read by layer, regime or item while it grows. Works on local folders and S3-compatible storage; needs no torch.
+"""
+
+from __future__ import annotations
+
+from .layout import FORMAT, ArraySpec, shard_size_for
+from .mismatch import ConfigMismatch, Difference
+from .plan import Cell, Plan, Shard
+from .provenance import provenance
+from .reader import CellProgress, Progress, Run, open_run
+from .verify import Fault, Repair, repair, verify
+from .writer import Writer, open_writer
+
+__all__ = [
+    "FORMAT",
+    "ArraySpec",
+    "Cell",
+    "CellProgress",
+    "ConfigMismatch",
+    "Difference",
+    "Fault",
+    "Plan",
+    "Progress",
+    "Repair",
+    "Run",
+    "Shard",
+    "Writer",
+    "open_run",
+    "open_writer",
+    "provenance",
+    "repair",
+    "shard_size_for",
+    "verify",
+]

@@ -1,0 +1,113 @@
+"""The commit log: one record per finished shard, made once, never changed.
+
+A shard exists for a reader when its commit does. The commit names the states, and every file of the shard with its
+size and checksums, so that nothing is ever inferred from what happens to lie on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from ..errors import StoreError
+from .files import Files
+from .layout import COMMITS, FORMAT, commit_name, shard_of
+from .plan import RunPlan
+from .sealed import seal, unseal
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """One file of a shard.
+
+    Parameters
+    ----------
+    staged : str
+        Name under which the attempt wrote it; its content until it is moved to its final name.
+    size : int
+        Bytes.
+    crc32c : str or None
+        Checksum of the whole file, for tables, ragged arrays and blobs.
+    chunks : str or None
+        Checksums of the inner chunks in file order, eight hexadecimal digits each, for Zarr shards.
+    """
+
+    staged: str
+    size: int
+    crc32c: str | None = None
+    chunks: str | None = None
+
+
+@dataclass(frozen=True)
+class Commit:
+    """What a commit record says. `files` maps final names to FileRecords."""
+
+    shard: int
+    plan: str
+    ids: list[str]
+    attempt: str
+    writer: str
+    files: dict[str, FileRecord]
+    seconds: float | None = None
+    written: float | None = None
+    blobs: list[str] = field(default_factory=list)
+
+    def record(self) -> bytes:
+        """The bytes of the commit record."""
+        files = {
+            name: {key: value for key, value in vars(file).items() if value is not None}
+            for name, file in self.files.items()
+        }
+        return seal({"format": FORMAT, **vars(self), "files": files})
+
+    @classmethod
+    def read(cls, record: bytes, shard: int, run: RunPlan, path: str) -> Commit:
+        """The commit in the bytes of a record.
+
+        Raises
+        ------
+        StoreError
+            The record is damaged, belongs to another plan or shard, or names other states than the plan.
+        """
+        what = f"Commit {shard} of {path} ({commit_name(shard)})"
+        body = unseal(record, what)
+        if body.get("format") != FORMAT:
+            raise StoreError(f"{what} has format {body.get('format')}, its run has {FORMAT}.")
+        files = {name: FileRecord(**entry) for name, entry in body["files"].items()}
+        commit = cls(**{key: body[key] for key in cls.__dataclass_fields__ if key != "files"}, files=files)
+        if commit.plan != run.digest or commit.shard != shard:
+            raise StoreError(f"{what} was made for another plan or shard: it does not belong to this run.")
+        start, stop = run.plan.bounds(shard)
+        if commit.ids != run.plan.ids[start:stop]:
+            raise StoreError(f"{what} names other states than the plan does.")
+        return commit
+
+
+def committed(files: Files, n_shards: int) -> set[int]:
+    """Numbers of the shards that have a commit, sound or not."""
+    found = (shard_of(name) for name in files.list(COMMITS))
+    return {shard for shard in found if shard is not None and shard < n_shards}
+
+
+def read_commits(files: Files, run: RunPlan) -> tuple[dict[int, Commit], dict[int, str]]:
+    """The sound commits by shard, in plan order, and what is wrong with each of the others."""
+    shards = sorted(committed(files, run.plan.n_shards))
+    sound: dict[int, Commit] = {}
+    faults: dict[int, str] = {}
+    for shard, record in zip(shards, files.read_many([commit_name(k) for k in shards]), strict=True):
+        if record is None:
+            continue
+        try:
+            sound[shard] = Commit.read(record, shard, run, files.path)
+        except StoreError as error:
+            faults[shard] = str(error)
+    return sound, faults
+
+
+def finish_moves(files: Files, commit: Commit, present: Collection[str]) -> int:
+    """Move the files of a commit that still have their staged names, of those in `present`; returns how many."""
+    moved = 0
+    for name, file in commit.files.items():
+        if file.staged.rpartition("/")[2] in present:
+            moved += files.move(file.staged, name)
+    return moved

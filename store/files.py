@@ -1,0 +1,286 @@
+"""What a run needs of a place that keeps files, and how a local folder gives it.
+
+The rest of the package asks for seven things only: read, list, put-if-absent, atomic replacement, staging of new files,
+moving a staged file to its final name, and removal. Whatever is reported as written has reached the disk: files and
+the folders that name them are fsynced. Put-if-absent is a hard link to a finished file, so that a name appears with its
+whole content or not at all, whenever the process dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import uuid
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..errors import RequestError, StoreError
+from .layout import STAGING
+
+
+class Files(Protocol):
+    """A place that keeps the files of one run. Names are relative, with forward slashes."""
+
+    path: str
+    immediate: bool
+    """Whether a call that failed or was interrupted surely has no effect later."""
+
+    def entries(self) -> set[str] | None:
+        """Names at the top of the place, None where there is nothing."""
+
+    def make(self, folders: Iterable[str]) -> None:
+        """Create the place and its folders where they are missing."""
+
+    def read(self, name: str) -> bytes:
+        """The whole file. FileNotFoundError where there is none."""
+
+    def read_many(self, names: list[str]) -> list[bytes | None]:
+        """Whole small files, None for each that is not there."""
+
+    def read_into(self, name: str, offset: int, buffers: list[Any]) -> None:
+        """Fill writable buffers, one after the other, from byte `offset` on. StoreError where the file is too short."""
+
+    def size(self, name: str) -> int | None:
+        """Bytes of a file, None where there is none."""
+
+    def list(self, folder: str) -> dict[str, int]:
+        """Names (without the folder) and sizes of the files in a folder, empty where there is none."""
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Put-if-absent, whole and durable: True if this call made the file, False if it was there."""
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Write or overwrite, whole and durable."""
+
+    def stage(self, name: str, parts: Iterable[Any]) -> int:
+        """Write a new file out of buffers (each used before the next is asked for); returns its size in bytes."""
+
+    def settle(self) -> None:
+        """Make the names of staged files durable."""
+
+    def move(self, source: str, target: str) -> bool:
+        """Give a staged file its final name; False where there is no such staged file (any more)."""
+
+    def remove(self, name: str) -> None:
+        """Remove a file; no error where there is none."""
+
+
+def attempt() -> str:
+    """A part of a name that no other attempt has."""
+    return uuid.uuid4().hex[:12]
+
+
+def open_files(path: str | os.PathLike[str], owner: str = "") -> Files:
+    """The place at `path`: a local folder, or `s3://bucket/prefix` on S3-compatible storage.
+
+    `owner` is the writer on whose behalf files are made; it is part of the names of its unfinished ones.
+    """
+    text = os.fspath(path)
+    if "://" in text and not text.startswith("file://"):
+        from .objects import ObjectFiles
+
+        return ObjectFiles(text)
+    return LocalFiles(text.removeprefix("file://"), owner)
+
+
+class LocalFiles:
+    """A folder on a local or network file system with hard links.
+
+    Parameters
+    ----------
+    path : str
+    owner : str
+        Writer on whose behalf files are made.
+    """
+
+    immediate = True
+
+    def __init__(self, path: str, owner: str = "") -> None:
+        self.path = path
+        self._root = Path(path)
+        self._owner = owner
+
+    def entries(self) -> set[str] | None:
+        return {entry.name for entry in self._root.iterdir()} if self._root.exists() else None
+
+    def make(self, folders: Iterable[str]) -> None:
+        missing = [self._root / folder for folder in folders if not (self._root / folder).is_dir()]
+        parents = {self._root.parent, self._root} if missing else set()
+        for folder in missing:
+            folder.mkdir(parents=True, exist_ok=True)
+            parents.add(folder.parent)
+        for folder in parents:
+            _sync_folder(folder)
+
+    def read(self, name: str) -> bytes:
+        with open(self._root / name, "rb", buffering=0) as file:
+            return file.read()
+
+    def read_many(self, names: list[str]) -> list[bytes | None]:
+        found: list[bytes | None] = []
+        for name in names:
+            try:
+                found.append(self.read(name))
+            except FileNotFoundError:
+                found.append(None)
+        return found
+
+    def read_into(self, name: str, offset: int, buffers: list[Any]) -> None:
+        fd = os.open(self._root / name, os.O_RDONLY)
+        try:
+            for first in range(0, len(buffers), 512):
+                offset += _fill(fd, offset, buffers[first : first + 512], f"{self.path}/{name}")
+        finally:
+            os.close(fd)
+
+    def size(self, name: str) -> int | None:
+        try:
+            return os.stat(self._root / name).st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def list(self, folder: str) -> dict[str, int]:
+        found = {}
+        try:
+            with os.scandir(self._root / folder) as entries:
+                for entry in entries:
+                    with contextlib.suppress(FileNotFoundError):
+                        if entry.is_file():
+                            found[entry.name] = entry.stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        return found
+
+    def create(self, name: str, data: bytes) -> bool:
+        with self._written(data) as temporary:
+            try:
+                os.link(temporary, self._root / name)
+            except FileExistsError:
+                return False
+            except OSError as error:
+                if error.errno in (errno.EPERM, errno.ENOTSUP, errno.EMLINK):
+                    raise StoreError(
+                        f"The file system of {self.path} has no hard links ({error.strerror}), which a run needs to "
+                        "commit a shard once: put the run on another file system."
+                    ) from error
+                raise
+        _sync_folder((self._root / name).parent)
+        return True
+
+    def replace(self, name: str, data: bytes) -> None:
+        with self._written(data) as temporary:
+            os.replace(temporary, self._root / name)
+        _sync_folder((self._root / name).parent)
+
+    @contextlib.contextmanager
+    def _written(self, data: bytes) -> Iterator[Path]:
+        """A finished file under a name of its own, gone afterwards."""
+        temporary = self._root / STAGING / f"record.{self._owner}.{attempt()}"
+        try:
+            self.stage(f"{STAGING}/{temporary.name}", [data])
+            yield temporary
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def stage(self, name: str, parts: Iterable[Any]) -> int:
+        fd = os.open(self._root / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        size = 0
+        try:
+            for part in parts:
+                data = memoryview(part)
+                size += len(data)
+                while data:
+                    data = data[os.write(fd, data) :]
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        return size
+
+    def settle(self) -> None:
+        _sync_folder(self._root / STAGING)
+
+    def move(self, source: str, target: str) -> bool:
+        try:
+            os.replace(self._root / source, self._root / target)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def remove(self, name: str) -> None:
+        (self._root / name).unlink(missing_ok=True)
+
+
+def _fill(fd: int, offset: int, buffers: list[Any], path: str) -> int:
+    """preadv until the buffers are full."""
+    views = [memoryview(buffer).cast("B") for buffer in buffers]
+    wanted = sum(len(view) for view in views)
+    done = 0
+    while done < wanted:
+        count = os.preadv(fd, views, offset + done)
+        if count == 0:
+            raise StoreError(f"{path} is cut short: it ends at byte {offset + done}. Run `precollapse verify`.")
+        done += count
+        while views and count >= len(views[0]):
+            count -= len(views.pop(0))
+        if views and count:
+            views[0] = views[0][count:]
+    return wanted
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems cannot sync a folder
+            raise
+    finally:
+        os.close(fd)
+
+
+def io_pool() -> ThreadPoolExecutor:
+    """Threads that read; more than one keeps the disk busy while a checksum is computed."""
+    return ThreadPoolExecutor(max_workers=4, thread_name_prefix="precollapse-read")
+
+
+@contextlib.contextmanager
+def explained(path: str, doing: str) -> Iterator[None]:
+    """Turn the operating system's errors into one sentence each.
+
+    A full disk, a folder that went away and a permission that was lost are failures of the job (StoreError); what was
+    committed stays as it is.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = {
+            errno.ENOSPC: "the disk is full: free some space and run the same command again",
+            errno.EDQUOT: "the disk quota is used up: free some space and run the same command again",
+            errno.ENOENT: "its folder is gone: it was moved or removed while in use",
+            errno.ENOTDIR: "its folder is gone: it was moved or removed while in use",
+            errno.EACCES: "permission was denied: restore write access and run the same command again",
+            errno.EPERM: "permission was denied: restore write access and run the same command again",
+            errno.EROFS: "the file system is read-only: make it writable and run the same command again",
+        }.get(error.errno or 0, f"{error.strerror or error}: see to it and run the same command again")
+        raise StoreError(f"Could not {doing} {path}: {reason}. Nothing that was committed is lost.") from error
+
+
+@contextlib.contextmanager
+def refused(path: str) -> Iterator[None]:
+    """The same at the start of a job, where a lack of permission is a wrong request (RequestError)."""
+    try:
+        yield
+    except PermissionError as error:
+        raise RequestError(f"There is no permission to write {path}: choose another place or change its rights.") from (
+            error
+        )
+    except (FileExistsError, NotADirectoryError) as error:
+        raise RequestError(f"{path} lies in or on a file, not a folder: choose another place.") from error
+    except OSError as error:
+        if error.errno == errno.EROFS:
+            raise RequestError(f"{path} lies on a read-only file system: choose another place.") from error
+        with explained(path, "write"):
+            raise

@@ -1,0 +1,99 @@
+"""Finding a run at a path, and saying plainly what is wrong when there is none.
+
+A run begins with its plan. The Zarr metadata follow from the plan, so a creation that was interrupted is completed by
+whoever comes next, and metadata that disagree with the plan are noticed before any number is read or written.
+"""
+
+from __future__ import annotations
+
+from ..errors import RequestError
+from .files import Files
+from .layout import BLOBS, CELLS, COMMITS, FOLDERS, FORMAT, PLAN, RAGGED, ROOT, TABLES, group_metadata
+from .plan import RunPlan
+
+
+def skeleton(run: RunPlan) -> dict[str, bytes]:
+    """Zarr metadata files of a run by name."""
+    plan = run.plan
+    found = {
+        ROOT: group_metadata({"precollapse": {"format": FORMAT, "plan": run.digest}}),
+        f"{CELLS}/{ROOT}": group_metadata({}),
+    }
+    for cell in plan.cells:
+        about = {"benchmark": cell.benchmark, "regime": cell.regime}
+        found[f"{cell.folder}/{ROOT}"] = group_metadata({**about, "first_state": cell.start})
+        for name, spec in run.arrays.items():
+            if not spec.small:
+                layers = {} if spec.layers is None else {"layers": list(spec.layers)}
+                geometry = run.geometry[cell.index, name]
+                found[f"{cell.folder}/{name}/{ROOT}"] = geometry.metadata(cell.states, {**about, **layers})
+    return found
+
+
+def folders(run: RunPlan) -> list[str]:
+    """All folders of a run."""
+    nodes = [name.rpartition("/")[0] for name in skeleton(run)]
+    return [*FOLDERS, *(node for node in nodes if node)]
+
+
+def read_plan(files: Files) -> RunPlan:
+    """The plan of the run at `files`.
+
+    Raises
+    ------
+    RequestError
+        There is no run, half of one, or one of a newer format.
+    StoreError
+        `plan.json` is damaged.
+    """
+    path = files.path
+    try:
+        record = files.read(PLAN)
+    except (FileNotFoundError, NotADirectoryError):
+        if files.list(COMMITS):
+            raise RequestError(f"{path} is a half-deleted run: it has commits but no plan.json. Restore it.") from None
+        if files.entries() is not None:
+            raise RequestError(f"{path} is not a precollapse run: it has no plan.json.") from None
+        raise RequestError(f"There is no run at {path}.") from None
+    except PermissionError:
+        raise RequestError(f"There is no permission to read {path}: change its rights.") from None
+    return RunPlan.read(record, path)
+
+
+def skeleton_faults(files: Files, run: RunPlan) -> tuple[list[str], list[str]]:
+    """Names of Zarr metadata files that are missing, and of those that say something other than the plan."""
+    wanted = skeleton(run)
+    found = files.read_many(list(wanted))
+    missing = [name for name, data in zip(wanted, found, strict=True) if data is None]
+    other = [name for name, data in zip(wanted, found, strict=True) if data is not None and data != wanted[name]]
+    return missing, other
+
+
+def check_vacant(files: Files) -> None:
+    """Refuse to create a run where something else lies, or the rest of a run."""
+    entries = files.entries() or set()
+    strangers = sorted(entries - {ROOT, PLAN, *FOLDERS})
+    if strangers:
+        raise RequestError(
+            f"{files.path} is not a precollapse run but holds {strangers[0]}"
+            f"{' and more' if len(strangers) > 1 else ''}: choose a path that is new or empty."
+        )
+    if files.list(COMMITS):
+        raise RequestError(f"{files.path} is a half-deleted run: it has commits but no {PLAN}. Restore it.")
+
+
+def check_whole(files: Files, run: RunPlan, any_commits: bool) -> None:
+    """Refuse a run of which parts are gone, or whose arrays are not those of its plan."""
+    missing, other = skeleton_faults(files, run)
+    if other:
+        raise RequestError(
+            f"{files.path}/{other[0]} disagrees with {PLAN}: it was changed or belongs to another run. "
+            "Run `precollapse repair` to write it anew from the plan."
+        )
+    if missing and any_commits:
+        raise RequestError(
+            f"{files.path} is a half-deleted run: {missing[0]} is missing. Restore it, or run `precollapse repair` to "
+            "keep what is whole."
+        )
+    if not any_commits and any(files.list(folder) for folder in (TABLES, RAGGED, BLOBS)):
+        raise RequestError(f"{files.path} is a half-deleted run: it has tables but no commits. Restore {COMMITS}.")

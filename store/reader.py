@@ -1,0 +1,588 @@
+"""Reading a run: committed states only, by layer, regime or item, from runs larger than memory.
+
+What a reader sees is fixed when the run is opened: the shards that had a sound commit at that moment. Every whole chunk
+that is read is checked against the commit, so damaged or foreign bytes are never taken for numbers.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import RequestError, StoreError
+from . import tables, tensors
+from .commits import Commit, read_commits
+from .dtypes import returned_type, stored_type, to_returned
+from .files import Files, io_pool, open_files
+from .layout import FAILED, FORMAT, ArraySpec, blob_name, ragged_name, table_name
+from .notes import read_notes
+from .opening import check_whole, read_plan
+from .plan import Plan, RunPlan, Shard
+from .sealed import crc32c, unseal
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_SPARSE = 8
+"""Rows of a chunk are read one by one when fewer than one in this many is wanted."""
+
+
+@dataclass(frozen=True)
+class CellProgress:
+    """How far one benchmark under one regime is. `seconds` is the sum over its shards, None where none was timed."""
+
+    benchmark: str
+    regime: str
+    states: int
+    states_total: int
+    shards: int
+    shards_total: int
+    seconds: float | None
+    failed: str | None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is: committed shards and states, in all and per cell."""
+
+    shards: int
+    shards_total: int
+    states: int
+    states_total: int
+    cells: tuple[CellProgress, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every shard is committed."""
+        return self.shards == self.shards_total
+
+
+def open_run(path: str | os.PathLike[str]) -> Run:
+    """Open a run for reading, also while it is being written.
+
+    Shards whose commit is damaged are left out, with a warning that names them.
+
+    Raises
+    ------
+    RequestError
+        There is no run at `path`, or half of one, or one of a newer format.
+    StoreError
+        The plan is damaged.
+    """
+    files = open_files(path)
+    run = read_plan(files)
+    commits, faults = read_commits(files, run)
+    check_whole(files, run, bool(commits or faults))
+    for fault in faults.values():
+        warnings.warn(f"{fault} Its states are left out; run `precollapse verify`.", stacklevel=2)
+    rows = [np.arange(*run.plan.bounds(shard), dtype=np.int64) for shard in commits]
+    return Run(_Snapshot(files, run, commits, faults), np.concatenate(rows) if rows else np.zeros(0, np.int64))
+
+
+class _Snapshot:
+    """The committed shards of a run as they were when it was opened, and what was read of them."""
+
+    def __init__(self, files: Files, run: RunPlan, commits: dict[int, Commit], faults: dict[int, str]) -> None:
+        self.files = files
+        self.run = run
+        self.commits = commits
+        self.faults = faults
+        self._heads: dict[str, tuple[dict[str, Any], int]] = {}
+
+    def located(self, shard: int, name: str, use: Callable[[str], Any]) -> Any:
+        """`use(file name)` on a file of a shard, under its final name or, after a kill, still under its staged one."""
+        file = self.commits[shard].files.get(name)
+        if file is None:
+            raise StoreError(f"Shard {shard} of {self.files.path} was committed without {name}.")
+        for place in (name, file.staged, name):
+            try:
+                return use(place)
+            except FileNotFoundError:
+                continue
+            except PermissionError as error:
+                raise StoreError(f"There is no permission to read {self.files.path}/{place}: change its rights.") from (
+                    error
+                )
+        raise StoreError(f"{self.files.path}/{name} is gone. Run `precollapse repair` to have its shard done again.")
+
+    def whole(self, shard: int, name: str) -> bytes:
+        """A file of a shard, checked."""
+        data: bytes = self.located(shard, name, self.files.read)
+        file = self.commits[shard].files[name]
+        if len(data) != file.size or f"{crc32c(data):08x}" != file.crc32c:
+            raise self.damaged(name)
+        return data
+
+    def damaged(self, name: str) -> StoreError:
+        return StoreError(
+            f"{self.files.path}/{name} is damaged: its bytes do not match the commit. Run `precollapse verify`."
+        )
+
+    def table(self, shard: int) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+        """Tensors of a shard's table and the types of its columns."""
+        name = table_name(shard)
+        data = self.whole(shard, name)
+        head, start = tensors.parse_header(data[: tensors.header_bytes(data)], len(data), name)
+        listed = head.get("__metadata__", {}).get("columns", "")
+        kinds = dict(part.split(":") for part in listed.split(",") if part)
+        values = {key: tensors.view(data, entry, start) for key, entry in head.items() if key != "__metadata__"}
+        return values, kinds
+
+    def part(self, shard: int, name: str, tensor: str, first: int, last: int) -> np.ndarray:
+        """Elements `first` to `last` of a flattened tensor in a safetensors file of a shard; reads nothing else."""
+        head, start = self.head(shard, name)
+        entry = head[tensor]
+        kind = tensors.kind_of(entry)
+        out = np.empty(last - first, kind)
+        if out.size:
+            offset = start + entry["data_offsets"][0] + first * kind.itemsize
+            self.located(shard, name, lambda place: self.files.read_into(place, offset, [out]))
+        return out
+
+    def head(self, shard: int, name: str) -> tuple[dict[str, Any], int]:
+        """Header of a safetensors file of a shard."""
+        if name not in self._heads:
+            size = self.commits[shard].files[name].size if name in self.commits[shard].files else 0
+            prefix = bytearray(8)
+            self.located(shard, name, lambda place: self.files.read_into(place, 0, [prefix]))
+            length = tensors.header_bytes(bytes(prefix))
+            if length > size:
+                raise self.damaged(name)
+            text = bytearray(length)
+            self.located(shard, name, lambda place: self.files.read_into(place, 0, [text]))
+            if len(self._heads) >= 256:
+                self._heads.clear()
+            self._heads[name] = tensors.parse_header(bytes(text), size, f"{self.files.path}/{name}")
+        return self._heads[name]
+
+
+class Run:
+    """The committed states of a run, or of a part of it. Made by `open_run`.
+
+    All methods give rows in the order of `states`.
+    """
+
+    def __init__(self, snapshot: _Snapshot, rows: np.ndarray) -> None:
+        self._snapshot = snapshot
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __repr__(self) -> str:
+        done = self.progress
+        return f"<Run {self.path}: {len(self)} states, {done.shards}/{done.shards_total} shards committed>"
+
+    @property
+    def path(self) -> str:
+        """Where the run lies."""
+        return self._snapshot.files.path
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the whole run."""
+        return self._snapshot.run.plan
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The settings that the run was started with."""
+        return dict(self._snapshot.run.config)
+
+    @property
+    def config_hash(self) -> str:
+        """SHA-256 of the settings that differ from their defaults."""
+        return self._snapshot.run.config_hash
+
+    @property
+    def arrays(self) -> dict[str, ArraySpec]:
+        """What each state has of each array."""
+        return dict(self._snapshot.run.arrays)
+
+    @property
+    def sites(self) -> dict[str, tuple[int, ...]]:
+        """Model layer numbers of each array that has layers."""
+        return {name: spec.layers for name, spec in self.arrays.items() if spec.layers is not None}
+
+    @property
+    def ragged_arrays(self) -> dict[str, str]:
+        """Type of each array whose length differs between states."""
+        return dict(self._snapshot.run.ragged)
+
+    @property
+    def faults(self) -> dict[int, str]:
+        """What is wrong with the commit of each shard that was left out for it."""
+        return dict(self._snapshot.faults)
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """How the run came about: what its writers noted, settings, format, and wall time per cell."""
+        snapshot = self._snapshot
+        notes, faults, _ = read_notes(snapshot.files)
+        for fault in faults.values():
+            warnings.warn(f"{fault} Its entries are left out.", stacklevel=2)
+        seconds = {f"{c.benchmark}/{c.regime}": c.seconds for c in self.progress.cells if c.seconds is not None}
+        return {
+            **notes,
+            "format": FORMAT,
+            "config": self.config,
+            "config_hash": self.config_hash,
+            "duplicates": list(self.plan.duplicates),
+            "wall_seconds": seconds,
+        }
+
+    @cached_property
+    def failed_cells(self) -> dict[tuple[str, str], str]:
+        """Reason by (benchmark, regime) for cells that could not be finished."""
+        files = self._snapshot.files
+        names = sorted(files.list(FAILED))
+        found = {}
+        for name, record in zip(names, files.read_many([f"{FAILED}/{name}" for name in names]), strict=True):
+            if record is None:
+                continue
+            try:
+                body = unseal(record, f"{files.path}/{FAILED}/{name}")
+            except StoreError as error:
+                warnings.warn(str(error), stacklevel=2)
+                continue
+            cell = self.plan.cell(body["benchmark"], body["regime"])
+            if any(shard not in self._snapshot.commits for shard in cell.shards):
+                found[cell.benchmark, cell.regime] = str(body["reason"])
+        return found
+
+    @cached_property
+    def progress(self) -> Progress:
+        """How far the whole run is."""
+        commits, plan = self._snapshot.commits, self.plan
+        done = np.fromiter(commits, np.int64, len(commits))
+        sizes = np.diff(plan.starts)
+        failed = self.failed_cells
+        cells = []
+        for cell in plan.cells:
+            inside = done[(done >= cell.shards.start) & (done < cell.shards.stop)]
+            times = [commits[int(k)].seconds for k in inside]
+            timed = [t for t in times if t is not None]
+            cells.append(
+                CellProgress(
+                    cell.benchmark,
+                    cell.regime,
+                    int(sizes[inside].sum()),
+                    cell.states,
+                    len(inside),
+                    len(cell.shards),
+                    sum(timed) if timed else None,
+                    failed.get((cell.benchmark, cell.regime)),
+                )
+            )
+        return Progress(len(done), plan.n_shards, int(sizes[done].sum()), plan.n_states, tuple(cells))
+
+    def refresh(self) -> Run:
+        """The run as it is now, without any selection."""
+        return open_run(self.path)
+
+    def select(
+        self,
+        regime: str | Sequence[str] | None = None,
+        benchmark: str | Sequence[str] | None = None,
+        items: Iterable[str] | None = None,
+    ) -> Run:
+        """The states of these regimes, benchmarks and items, in plan order.
+
+        Raises
+        ------
+        RequestError
+            A name that the plan does not have.
+        """
+        plan, rows = self.plan, self._rows
+        if regime is not None or benchmark is not None:
+            regimes = _names(regime, [cell.regime for cell in plan.cells], "regime")
+            benchmarks = _names(benchmark, [cell.benchmark for cell in plan.cells], "benchmark")
+            kept = np.array([c.regime in regimes and c.benchmark in benchmarks for c in plan.cells])
+            rows = rows[kept[self._cell_index(rows)]]
+        if items is not None:
+            wanted = {items} if isinstance(items, str) else set(items)
+            unknown = wanted.difference(plan.item_ids)
+            if unknown:
+                raise RequestError(
+                    f"The run has no item {min(map(repr, unknown))} ({len(unknown)} of {len(wanted)} are unknown): "
+                    "see run.states['item_id']."
+                )
+            rows = rows[np.fromiter((plan.item_ids[row] in wanted for row in rows), bool, len(rows))]
+        return Run(self._snapshot, rows)
+
+    def take(self, rows: Any) -> Run:
+        """The states at these positions (integers or a mask over `states`), in the order given."""
+        try:
+            return Run(self._snapshot, self._rows[np.asarray(rows)])
+        except IndexError as error:
+            raise RequestError(f"There is no such row among {len(self)} states ({error}).") from None
+
+    @cached_property
+    def states(self) -> pd.DataFrame:
+        """One row per state: `id`, `benchmark`, `regime`, `item_id`, `shard`, and every column.
+
+        Missing values are NaN in float64 columns and pandas' NA in the others (Int64, boolean, string).
+        """
+        import pandas as pd
+
+        plan, rows = self.plan, self._rows
+        cells = self._cell_index(rows).tolist()
+        listed = rows.tolist()
+        frame = {
+            "id": [plan.ids[row] for row in listed],
+            "benchmark": [plan.cells[c].benchmark for c in cells],
+            "regime": [plan.cells[c].regime for c in cells],
+            "item_id": [plan.item_ids[row] for row in listed],
+            "shard": self._shard_index(rows),
+        }
+        return pd.DataFrame({**frame, **self._columns()})
+
+    def _columns(self) -> dict[str, Any]:
+        kinds = dict(self._snapshot.run.columns)
+        groups = list(self._groups())
+        loaded = []
+        for shard, _, _ in groups:
+            values, own = self._snapshot.table(shard)
+            for name, kind in own.items():
+                if kinds.setdefault(name, kind) != kind:
+                    raise StoreError(
+                        f"Column {name!r} of {self.path} is {kinds[name]} in some shards, {kind} in others."
+                    )
+            loaded.append({key: value for key, value in values.items() if key.startswith("column.")})
+        order = np.concatenate([out for _, _, out in groups]) if groups else np.zeros(0, np.int64)
+        back = np.empty(len(order), np.int64)
+        back[order] = np.arange(len(order))
+        found = {}
+        for name, kind in kinds.items():
+            parts = []
+            for (shard, local, _), values in zip(groups, loaded, strict=True):
+                start, stop = self.plan.bounds(shard)
+                data, mask = tables.decode_column(values, name, kind, stop - start)
+                picked = [data[i] for i in local] if isinstance(data, list) else data[local]
+                parts.append((picked, mask[local]))
+            found[name] = tables.series(kind, parts)[back]
+        return found
+
+    def resid(
+        self,
+        layer: int | Sequence[int] | None = None,
+        site: str = "resid_post",
+        regime: str | Sequence[str] | None = None,
+        benchmark: str | Sequence[str] | None = None,
+        items: Iterable[str] | None = None,
+    ) -> np.ndarray:
+        """A site at one layer or several.
+
+        Parameters
+        ----------
+        layer : int, sequence of int or None
+            Model layer numbers; negative ones count back from the last captured layer. None: all captured layers.
+        site : str
+        regime, benchmark, items
+            As in `select`.
+
+        Returns
+        -------
+        ndarray
+            [n, d] for one layer, [n, number of layers, d] otherwise; bfloat16 as float32.
+
+        Raises
+        ------
+        RequestError
+            Unknown site, layer, regime, benchmark or item.
+        StoreError
+            The bytes do not match their checksum, or a file is gone.
+        """
+        spec = self._spec(site)
+        if spec.layers is None:
+            raise RequestError(f"{site!r} has no layers: read it with run.array({site!r}).")
+        chosen = self._selected(regime, benchmark, items)
+        if layer is None:
+            return chosen._read(site, None)
+        if isinstance(layer, int | np.integer):
+            return chosen._read(site, [_layer_axis(int(layer), spec, site)])[:, 0]
+        return chosen._read(site, [_layer_axis(int(number), spec, site) for number in layer])
+
+    def array(
+        self,
+        name: str,
+        regime: str | Sequence[str] | None = None,
+        benchmark: str | Sequence[str] | None = None,
+        items: Iterable[str] | None = None,
+    ) -> np.ndarray:
+        """A whole array [n, *shape]; bfloat16 as float32. Raises as `resid` does."""
+        self._spec(name)
+        return self._selected(regime, benchmark, items)._read(name, None)
+
+    def iter_shards(self, name: str, layer: int | Sequence[int] | None = None) -> Iterator[tuple[Shard, np.ndarray]]:
+        """(shard, its selected rows of an array) one shard at a time, for runs larger than memory."""
+        for shard, _, out in self._groups():
+            part = Run(self._snapshot, self._rows[np.sort(out)])
+            values = part.array(name) if layer is None else part.resid(layer, name)
+            yield self.plan.shard(shard), values
+
+    def ragged(self, name: str, i: int) -> np.ndarray:
+        """The array `name` of state `i` (a position in `states`), in its own shape; bfloat16 as float32."""
+        kinds = self._snapshot.run.ragged
+        if name not in kinds:
+            raise RequestError(f"The run has no ragged array {name!r}: it has {_listing(kinds)}.")
+        if not -len(self) <= i < len(self):
+            raise RequestError(f"There is no state {i}: the selection has {len(self)}.")
+        row = int(self._rows[i])
+        shard = int(self._shard_index(np.array([row]))[0])
+        local = row - self.plan.bounds(shard)[0]
+        file, key, snapshot = ragged_name(shard), f"ragged.{name}", self._snapshot
+        axes = snapshot.head(shard, file)[0][f"{key}.shapes"]["shape"][1]
+        first, last = snapshot.part(shard, file, f"{key}.offsets", local, local + 2).tolist()
+        shape = snapshot.part(shard, file, f"{key}.shapes", local * axes, (local + 1) * axes).tolist()
+        checksum = int(snapshot.part(shard, file, f"{key}.crc32c", local, local + 1)[0])
+        if not 0 <= first <= last <= snapshot.head(shard, file)[0][key]["shape"][0] or np.prod(shape) != last - first:
+            raise snapshot.damaged(file)
+        bits = snapshot.part(shard, file, key, first, last)
+        return tables.ragged_row(bits, shape, checksum, kinds[name], f"{self.path}/{file}, state {local},")
+
+    def attention(self, i: int) -> np.ndarray:
+        """Attention row of state `i` at its boundary: [L, H, T_i]."""
+        return self.ragged("attention_rows", i)
+
+    def blobs(self, name: str) -> Iterator[tuple[Shard, bytes]]:
+        """The blob `name` of each shard with a state in this selection, checked, in plan order."""
+        for shard, _, _ in self._groups():
+            if name in self._snapshot.commits[shard].blobs:
+                yield self.plan.shard(shard), self._snapshot.whole(shard, blob_name(name, shard))
+
+    def to_xarray(self) -> Any:
+        """The states as an xarray.Dataset whose arrays are read when they are used. Needs xarray."""
+        from .lazy_xarray import to_xarray
+
+        return to_xarray(self)
+
+    def _selected(self, regime: Any, benchmark: Any, items: Any) -> Run:
+        return self if regime is None and benchmark is None and items is None else self.select(regime, benchmark, items)
+
+    def _spec(self, name: str) -> ArraySpec:
+        specs = self._snapshot.run.arrays
+        if name not in specs:
+            raise RequestError(f"The run has no array {name!r}: it has {_listing(specs)}.")
+        return specs[name]
+
+    def _shard_index(self, rows: np.ndarray) -> np.ndarray:
+        return np.searchsorted(self.plan.starts, rows, side="right") - 1
+
+    def _cell_index(self, rows: np.ndarray) -> np.ndarray:
+        return np.searchsorted([cell.start for cell in self.plan.cells], rows, side="right") - 1
+
+    def _groups(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """(shard, rows within it ascending, their positions in the selection), in plan order."""
+        order = np.argsort(self._rows, kind="stable")
+        shards = self._shard_index(self._rows[order])
+        cuts = np.flatnonzero(np.diff(shards)) + 1
+        for positions in np.split(order, cuts) if len(order) else []:
+            shard = int(self._shard_index(self._rows[positions[:1]])[0])
+            yield shard, self._rows[positions] - self.plan.starts[shard], positions
+
+    def _read(self, name: str, layers: list[int] | None) -> np.ndarray:
+        """Rows of an array; `layers` are positions on its layer axis, None for all of it."""
+        spec = self._spec(name)
+        wanted = list(range(spec.n_layers)) if layers is None else layers
+        width = int(np.prod(spec.inner_shape, dtype=np.int64))
+        out = np.empty((len(self), len(wanted), width), returned_type(spec.dtype))
+        if spec.small:
+            for shard, local, positions in self._groups():
+                values = self._snapshot.table(shard)[0][f"array.{name}"]
+                flat = values.reshape(len(values), spec.n_layers, width)
+                out[positions] = to_returned(flat[local][:, wanted], spec.dtype)
+        else:
+            tasks = [(group, place) for group in self._groups() for place in enumerate(wanted)]
+            if len(tasks) == 1:
+                self._read_chunks(name, spec, *tasks[0], out)
+            elif tasks:
+                with io_pool() as pool:
+                    for _ in pool.map(lambda task: self._read_chunks(name, spec, *task, out), tasks):
+                        pass
+        shape = spec.shape if layers is None else (len(wanted), *spec.inner_shape)
+        return out.reshape(len(self), *shape)
+
+    def _read_chunks(
+        self,
+        name: str,
+        spec: ArraySpec,
+        group: tuple[int, np.ndarray, np.ndarray],
+        place: tuple[int, int],
+        out: np.ndarray,
+    ) -> None:
+        """Fill `out[positions, slot]` with one layer of one shard."""
+        shard, local, positions = group
+        slot, layer = place
+        snapshot = self._snapshot
+        cell = self.plan.cell_of(shard)
+        geometry = snapshot.run.geometry[cell.index, name]
+        file = f"{cell.folder}/{name}/{geometry.chunk_key(shard - cell.first_shard)}"
+        kind = stored_type(spec.dtype)
+        chunks = local // geometry.chunk_rows
+        for number in np.unique(chunks):
+            inside = chunks == number
+            rows, targets = local[inside] - number * geometry.chunk_rows, positions[inside]
+            offset = geometry.chunk_offset(int(number), layer)
+            if len(rows) * _SPARSE < geometry.chunk_rows:
+                bits = self._read_rows(shard, file, offset, rows, spec.inner_bytes).view(kind)
+            else:
+                bits = self._read_chunk(shard, file, offset, geometry.chunk_bytes, int(number) * spec.n_layers + layer)
+                bits = bits.view(kind).reshape(geometry.chunk_rows, -1)
+                if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and targets[-1] - targets[0] == len(rows) - 1:
+                    bits, targets = bits[rows[0] : rows[-1] + 1], slice(targets[0], targets[-1] + 1)
+                else:
+                    bits = bits[rows]
+            out[targets, slot] = to_returned(bits, spec.dtype)
+
+    def _read_chunk(self, shard: int, file: str, offset: int, size: int, number: int) -> np.ndarray:
+        snapshot = self._snapshot
+        data, stated = np.empty(size, np.uint8), bytearray(4)
+        snapshot.located(shard, file, lambda place: snapshot.files.read_into(place, offset, [data, stated]))
+        record = snapshot.commits[shard].files[file].chunks or ""
+        if f"{crc32c(data):08x}" != record[8 * number : 8 * number + 8]:
+            raise snapshot.damaged(file)
+        return data
+
+    def _read_rows(self, shard: int, file: str, offset: int, rows: np.ndarray, size: int) -> np.ndarray:
+        snapshot = self._snapshot
+        data = np.empty((len(rows), size), np.uint8)
+        jumps = np.flatnonzero(np.diff(rows) != 1) + 1
+        for part in np.split(np.arange(len(rows)), jumps):
+            at = offset + int(rows[part[0]]) * size
+            block = data[part[0] : part[-1] + 1]
+            snapshot.located(shard, file, lambda place, at=at, b=block: snapshot.files.read_into(place, at, [b]))
+        return data
+
+
+def _names(asked: str | Sequence[str] | None, known: list[str], what: str) -> set[str]:
+    if asked is None:
+        return set(known)
+    wanted = {asked} if isinstance(asked, str) else set(asked)
+    unknown = sorted(wanted.difference(known))
+    if unknown:
+        raise RequestError(f"The run has no {what} {unknown[0]!r}: it has {', '.join(dict.fromkeys(known))}.")
+    return wanted
+
+
+def _layer_axis(number: int, spec: ArraySpec, site: str) -> int:
+    layers = spec.layers or ()
+    if number < 0 and -number <= len(layers):
+        return len(layers) + number
+    if number not in layers:
+        raise RequestError(f"{site!r} has no layer {number}: it has {_ranges(layers)}.")
+    return layers.index(number)
+
+
+def _ranges(layers: Sequence[int]) -> str:
+    whole = list(layers) == list(range(layers[0], layers[0] + len(layers)))
+    return f"{layers[0]} to {layers[-1]}" if whole else ", ".join(map(str, layers))
+
+
+def _listing(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none"

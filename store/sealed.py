@@ -1,0 +1,69 @@
+"""JSON records that notice damage to themselves.
+
+A sealed record is plain JSON, `{"crc32c": "....", "body": {...}}`, whose checksum covers the bytes of the body
+exactly as they lie in the file. A flipped or missing byte is found when the record is read, so that a damaged plan or
+commit is never taken for a sound one.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import google_crc32c
+
+from ..errors import StoreError
+
+_HEAD = b'{"crc32c": "'
+_MIDDLE = b'", "body": '
+_TAIL = b"}\n"
+_START = len(_HEAD) + 8 + len(_MIDDLE)
+
+
+def crc32c(data: Any, start: int = 0) -> int:
+    """CRC-32C of a bytes-like object or C-contiguous array, continued from `start`."""
+    return int(google_crc32c.extend(start, data))
+
+
+def digest(data: Any) -> str:
+    """CRC-32C of `data` as eight hexadecimal digits."""
+    return f"{crc32c(data):08x}"
+
+
+def canonical(value: Any) -> bytes:
+    """The one JSON spelling of `value`: sorted keys, no spaces, ASCII."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def seal(body: dict[str, Any]) -> bytes:
+    """The bytes of a sealed record."""
+    data = json.dumps(body, separators=(",", ":"), allow_nan=False).encode("ascii")
+    return _HEAD + digest(data).encode("ascii") + _MIDDLE + data + _TAIL
+
+
+def seal_digest(record: bytes) -> str:
+    """The checksum that a sealed record states about its body (eight hexadecimal digits)."""
+    return record[len(_HEAD) : len(_HEAD) + 8].decode("ascii", "replace")
+
+
+def unseal(record: bytes, what: str) -> dict[str, Any]:
+    """The body of a sealed record.
+
+    Raises
+    ------
+    StoreError
+        The record is cut short, is not a sealed record, or its bytes do not match its checksum. `what` names it.
+    """
+    body = record[_START : -len(_TAIL)]
+    sound = (
+        record.startswith(_HEAD)
+        and record[_START - len(_MIDDLE) : _START] == _MIDDLE
+        and record.endswith(_TAIL)
+        and digest(body) == seal_digest(record)
+    )
+    if not sound:
+        raise StoreError(f"{what} is damaged ({len(record)} bytes that do not match their checksum).")
+    value = json.loads(body)
+    if not isinstance(value, dict):
+        raise StoreError(f"{what} is damaged: its body is not a JSON object.")
+    return value

@@ -1,0 +1,262 @@
+"""Checking a run against its own records, byte by byte, and mending what can be mended.
+
+`verify` reads everything and changes nothing. `repair` completes what a kill cut off, sweeps leftovers, and takes
+damaged shards out of the run, so that the next resume does them again; their files are kept aside, never deleted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import RequestError, StoreError
+from .commits import Commit, read_commits
+from .files import Files, attempt, open_files, refused
+from .layout import (
+    BLOBS,
+    COMMITS,
+    DAMAGED,
+    FAILED,
+    LEASES,
+    RAGGED,
+    ROOT,
+    TABLES,
+    Geometry,
+    blob_name,
+    commit_name,
+    ragged_name,
+    shard_of,
+    table_name,
+)
+from .leases import surely_dead
+from .notes import read_notes
+from .opening import folders, read_plan, skeleton, skeleton_faults
+from .plan import RunPlan
+from .sealed import crc32c, unseal
+from .sweep import sweep
+
+_BLOCK = 16 << 20
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something in a run that is not as its records say.
+
+    Parameters
+    ----------
+    where : str
+        File within the run.
+    what : str
+        One sentence.
+    shard : int or None
+        Shard whose data are affected.
+    """
+
+    where: str
+    what: str
+    shard: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}"
+
+
+@dataclass(frozen=True)
+class Repair:
+    """What `repair` did.
+
+    Parameters
+    ----------
+    moved : int
+        Staged files of committed shards that were given their final names.
+    removed : int
+        Leftovers of dead writers that were removed.
+    rewritten : tuple of str
+        Metadata files written anew from the plan.
+    withdrawn : tuple of int
+        Damaged shards taken out of the run; a resume does them again.
+    kept : int
+        Unfinished files left alone, because their writers may be alive.
+    """
+
+    moved: int
+    removed: int
+    rewritten: tuple[str, ...]
+    withdrawn: tuple[int, ...]
+    kept: int
+
+
+def verify(path: str | os.PathLike[str]) -> list[Fault]:
+    """All faults of a run, empty when it is sound. Reads every committed byte; memory stays below 64 MiB.
+
+    A move that a kill cut off is no fault: the data are whole under their staged names, and are read there.
+
+    Raises
+    ------
+    RequestError
+        There is no run at `path`, half of one, or one of a newer format.
+    """
+    files = open_files(path)
+    try:
+        run = read_plan(files)
+    except StoreError as error:
+        return [Fault("plan.json", str(error))]
+    faults = []
+    missing, other = skeleton_faults(files, run)
+    commits, broken = read_commits(files, run)
+    faults += [Fault(name, "it disagrees with plan.json.") for name in other]
+    if commits or broken:
+        faults += [Fault(name, "it is missing.") for name in missing]
+    faults += [Fault(commit_name(shard), what, shard) for shard, what in broken.items()]
+    for commit in commits.values():
+        faults += _shard_faults(files, run, commit)
+    faults += [Fault(f"_manifest/{name}", what) for name, what in read_notes(files)[1].items()]
+    for name in sorted(files.list(FAILED)):
+        try:
+            unseal(files.read(f"{FAILED}/{name}"), "The note of a failed cell")
+        except StoreError as error:
+            faults.append(Fault(f"{FAILED}/{name}", str(error)))
+    faults += _strays(files, run, commits, set(broken))
+    return faults
+
+
+def _shard_faults(files: Files, run: RunPlan, commit: Commit) -> Iterator[Fault]:
+    zarr_shards = _zarr_shards(run, commit.shard)
+    wanted = {*zarr_shards, table_name(commit.shard), *(blob_name(name, commit.shard) for name in commit.blobs)}
+    wanted |= {ragged_name(commit.shard)} if run.ragged else set()
+    for name in sorted(wanted ^ commit.files.keys()):
+        yield Fault(commit_name(commit.shard), f"it does not fit the plan: {name}.", commit.shard)
+    for name, record in commit.files.items():
+        for place in (name, record.staged, name):
+            size = files.size(place)
+            if size is not None:
+                break
+        else:
+            yield Fault(name, "it is missing.", commit.shard)
+            continue
+        geometry = zarr_shards.get(name)
+        if size != record.size:
+            yield Fault(name, f"it has {size} bytes, its commit says {record.size}.", commit.shard)
+        elif geometry is None:
+            if f"{_checksum(files, place, size):08x}" != record.crc32c:
+                yield Fault(name, "its bytes do not match the checksum in its commit.", commit.shard)
+        else:
+            yield from _chunk_faults(files, place, name, commit, geometry)
+
+
+def _zarr_shards(run: RunPlan, shard: int) -> dict[str, Geometry]:
+    """Byte layout of each Zarr shard file of a shard, by name."""
+    cell = run.plan.cell_of(shard)
+    found = {}
+    for (index, name), geometry in run.geometry.items():
+        if index == cell.index:
+            found[f"{cell.folder}/{name}/{geometry.chunk_key(shard - cell.first_shard)}"] = geometry
+    return found
+
+
+def _checksum(files: Files, name: str, size: int) -> int:
+    checksum = 0
+    for first in range(0, size, _BLOCK):
+        block = np.empty(min(_BLOCK, size - first), np.uint8)
+        files.read_into(name, first, [block])
+        checksum = crc32c(block, checksum)
+    return checksum
+
+
+def _chunk_faults(files: Files, place: str, name: str, commit: Commit, geometry: Geometry) -> Iterator[Fault]:
+    """Each inner chunk and its stored checksum against the commit, and the shard index against the layout."""
+    states = len(commit.ids)
+    stated = commit.files[name].chunks or ""
+    count = geometry.used_groups(states) * geometry.spec.n_layers
+    index = bytearray(geometry.index_bytes)
+    if commit.files[name].size != geometry.file_bytes(states) or len(stated) != 8 * count:
+        yield Fault(name, "its size in the commit is not that of the plan.", commit.shard)
+        return
+    files.read_into(place, geometry.file_bytes(states) - len(index), [index])
+    if bytes(index) != geometry.index(states):
+        yield Fault(name, "its shard index is damaged.", commit.shard)
+    bad = []
+    for number in range(count):
+        chunk, stored = np.empty(geometry.chunk_bytes, np.uint8), bytearray(4)
+        files.read_into(place, number * (geometry.chunk_bytes + 4), [chunk, stored])
+        checksum = crc32c(chunk)
+        if f"{checksum:08x}" != stated[8 * number : 8 * number + 8] or checksum != int.from_bytes(stored, "little"):
+            bad.append(number)
+    if bad:
+        listed = ", ".join(map(str, bad[:8])) + (" ..." if len(bad) > 8 else "")
+        yield Fault(name, f"chunk {listed} of {count} does not match its checksum in the commit.", commit.shard)
+
+
+def _strays(files: Files, run: RunPlan, commits: dict[int, Commit], broken: set[int]) -> Iterator[Fault]:
+    """Data files under final names that no commit vouches for, and commits of shards that the plan does not have."""
+    vouched = {name for commit in commits.values() for name in commit.files}
+    prefixes = [TABLES, RAGGED, BLOBS]
+    prefixes += [f"{run.plan.cells[index].folder}/{name}" for index, name in run.geometry]
+    if not broken:
+        for prefix in prefixes:
+            for name in sorted(files.list(prefix)):
+                if name != ROOT and f"{prefix}/{name}" not in vouched:
+                    yield Fault(f"{prefix}/{name}", "no commit names it, so no reader uses it.")
+    for name in sorted(files.list(COMMITS)):
+        shard = shard_of(name)
+        if shard is None or shard >= run.plan.n_shards:
+            yield Fault(f"{COMMITS}/{name}", "it is no commit of this plan.")
+
+
+def repair(path: str | os.PathLike[str]) -> Repair:
+    """Mend a run that no one is writing.
+
+    Files that a kill left under staged names get their final ones; leftovers go; metadata are written anew from the
+    plan; a shard with any fault is taken out of the run, its commit and files kept under `_damaged/`.
+
+    Raises
+    ------
+    RequestError
+        There is no run at `path`, a writer may be alive, or writing is not permitted.
+    StoreError
+        `plan.json` is damaged, so that nothing can be told about the rest; restore it from a copy.
+    """
+    files = open_files(path, "repair")
+    run = read_plan(files)
+    with refused(files.path):
+        _refuse_live_writers(files)
+        missing, other = skeleton_faults(files, run)
+        files.make(folders(run))
+        for name in [*missing, *other]:
+            files.replace(name, skeleton(run)[name])
+        commits, broken = read_commits(files, run)
+        bad = {commit.shard for commit in commits.values() if any(_shard_faults(files, run, commit))}
+        for shard in sorted(bad):
+            _set_aside(files, shard, commits.pop(shard))
+        for shard in broken:
+            _set_aside(files, shard, None)
+        faults = [fault.where for fault in _strays(files, run, commits, set())]
+        for name in faults:
+            files.move(name, f"{DAMAGED}/{name.replace('/', '.')}")
+        swept = sweep(files, commits)
+    return Repair(swept.moved, swept.removed, (*missing, *other), tuple(sorted(bad | broken.keys())), swept.kept)
+
+
+def _refuse_live_writers(files: Files) -> None:
+    for name in sorted(files.list(LEASES)):
+        try:
+            who = unseal(files.read(f"{LEASES}/{name}"), name)["who"]
+        except (StoreError, FileNotFoundError):
+            continue
+        if not surely_dead(who):
+            raise RequestError(
+                f"{files.path} may be in use by process {who.get('pid')} on {who.get('host')}, which holds shard "
+                f"{int(name.partition('.')[0])}: stop it, or remove {LEASES}/{name} if it is gone, and repair again."
+            )
+
+
+def _set_aside(files: Files, shard: int, commit: Commit | None) -> None:
+    """Take a shard out of the run: first its commit, so that no reader can see it half gone."""
+    files.make([DAMAGED])
+    mark = f"{DAMAGED}/{attempt()}"
+    files.move(commit_name(shard), f"{mark}.commit.{shard:08d}.json")
+    for name, record in commit.files.items() if commit else ():
+        for place in (name, record.staged):
+            files.move(place, f"{mark}.{name.replace('/', '.')}")

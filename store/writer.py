@@ -1,0 +1,452 @@
+"""Writing a run: one whole shard at a time, committed once, from any number of processes.
+
+`write` stages every file of the shard under a name that no other attempt has, makes it durable, and only then publishes
+the commit with put-if-absent. Whoever published moves the staged files to their final names; everyone else withdraws. A
+kill at any instant therefore costs at most the shards in flight, and a late writer cannot touch a committed shard.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from ..errors import RequestError, StoreError
+from . import tables, tensors
+from .commits import Commit, FileRecord, committed, read_commits
+from .dtypes import to_stored
+from .files import Files, attempt, explained, open_files, refused
+from .layout import (
+    FAILED,
+    PLAN,
+    STAGING,
+    ArraySpec,
+    blob_name,
+    check_name,
+    commit_name,
+    ragged_name,
+    table_name,
+)
+from .leases import Leases, identity
+from .mismatch import ConfigMismatch, differences
+from .notes import Note
+from .opening import check_vacant, check_whole, folders, read_plan, skeleton
+from .plan import Plan, RunPlan, Shard
+from .provenance import provenance
+from .sealed import crc32c, seal
+from .sweep import sweep
+
+
+def open_writer(
+    path: str | os.PathLike[str],
+    *,
+    plan: Plan,
+    config: Mapping[str, Any],
+    config_defaults: Mapping[str, Any] | None = None,
+    manifest: Mapping[str, Any] | None = None,
+    arrays: Mapping[str, ArraySpec] | None = None,
+    columns: Mapping[str, str] | None = None,
+    ragged: Mapping[str, str] | None = None,
+    lease_seconds: float = 60.0,
+) -> Writer:
+    """Create a run, or continue one that was started with equal settings.
+
+    Parameters
+    ----------
+    path : path or "s3://bucket/prefix"
+    plan : Plan
+    config, config_defaults : mapping
+        Settings that decide the numbers (JSON values), and the value at which each counts as not given.
+    manifest : mapping, optional
+        What a reader should know besides (JSON values). Versions, machine and source commit are added.
+    arrays : mapping of str to ArraySpec, optional
+    columns : mapping of str to "float64", "int64", "bool" or "string", optional
+    ragged : mapping of str to dtype name, optional
+    lease_seconds : float
+        Time after which the shard of a writer that shows no sign of life may be taken over.
+
+    Raises
+    ------
+    ConfigMismatch
+        A run is there that was started with other settings; names each field.
+    RequestError
+        The path holds something else, half a run, a newer one, or must not be written.
+    StoreError
+        The plan or a commit is damaged, or the disk is full.
+    """
+    asked = RunPlan.of(plan, arrays or {}, columns or {}, ragged or {}, config, config_defaults or {})
+    name = attempt()
+    files = open_files(path, name)
+    with refused(files.path):
+        if files.size(PLAN) is None:
+            check_vacant(files)
+            files.make(folders(asked))
+            files.create(PLAN, asked.record)
+        run = read_plan(files)
+        found = differences(run, asked)
+        if found:
+            raise ConfigMismatch(files.path, found)
+        check_whole(files, run, bool(committed(files, run.plan.n_shards)))
+        _complete(files, run)
+        note = Note(files, name)
+        note.update(
+            {
+                **(manifest or {}),
+                "writers": {
+                    name: {
+                        "identity": identity(),
+                        "opened": datetime.now(UTC).isoformat(timespec="seconds"),
+                        "config_hash": run.config_hash,
+                        **provenance(),
+                    }
+                },
+            }
+        )
+        commits, faults = read_commits(files, run)
+        if faults:
+            raise StoreError(f"{next(iter(faults.values()))} Run `precollapse repair` to have its shard done again.")
+        sweep(files, commits)
+    return Writer(files, run, asked.columns, name, note, Leases(files, name, lease_seconds), set(commits))
+
+
+def _complete(files: Files, run: RunPlan) -> None:
+    """Create what a creation that was cut off lacks."""
+    files.make(folders(run))
+    for name, data in skeleton(run).items():
+        if files.size(name) is None:
+            files.replace(name, data)
+
+
+class Writer:
+    """A run that is being written. Made by `open_writer`; a context manager.
+
+    Use `claimed()` for a loop that shares the work with other writers and waits for shards of dead ones, or `pending()`
+    and `claim()` for a loop of your own.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        run: RunPlan,
+        columns: Mapping[str, str],
+        name: str,
+        note: Note,
+        leases: Leases,
+        done: set[int],
+    ) -> None:
+        self._files = files
+        self._run = run
+        self._columns = dict(columns)
+        self._name = name
+        self._note = note
+        self._leases = leases
+        self._done = done
+        self._closed = False
+
+    @property
+    def path(self) -> str:
+        """Where the run lies."""
+        return self._files.path
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the run."""
+        return self._run.plan
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def shard(self, index: int) -> Shard:
+        """A shard with its states."""
+        return self._run.plan.shard(index)
+
+    def pending(self) -> list[int]:
+        """Shards without a commit at this moment.
+
+        Under torchrun (RANK and WORLD_SIZE) this worker's share comes first, so that workers meet only at the end.
+        """
+        with explained(self.path, "read"):
+            self._done |= committed(self._files, self.plan.n_shards)
+        left = [k for k in range(self.plan.n_shards) if k not in self._done]
+        rank, world = _rank()
+        return sorted(left, key=lambda k: (k % world - rank) % world) if world > 1 else left
+
+    def claim(self, index: int) -> bool:
+        """Take a shard for this writer: False where another live writer holds it or it is committed."""
+        self._check_open()
+        self.plan.cell_of(index)
+        with explained(self.path, "claim a shard of"):
+            if not self._leases.claim(index):
+                return False
+            if self._files.size(commit_name(index)) is None:
+                return True
+        self._done.add(index)
+        self._leases.release(index)
+        return False
+
+    def claimed(self, wait: bool = True, poll_seconds: float = 1.0) -> Iterator[int]:
+        """Shards for this writer to do, each claimed, until all have a commit.
+
+        Parameters
+        ----------
+        wait : bool
+            Whether to wait for shards that others hold, and take them over should their holders die. With False the
+            iteration ends when only such shards are left.
+        poll_seconds : float
+            Time between looks at shards that others hold.
+        """
+        tried: set[int] = set()
+        while True:
+            mine = None
+            for index in self.pending():
+                if index not in tried and self.claim(index):
+                    mine = index
+                    break
+            if mine is not None:
+                yield mine
+                if mine not in self._done:
+                    tried.add(mine)  # the caller gave it up, as after a cell that failed
+                    self._leases.release(mine)
+                continue
+            if not wait or not set(self.pending()) - tried:
+                return
+            time.sleep(poll_seconds)
+
+    def write(
+        self,
+        index: int,
+        *,
+        arrays: Mapping[str, Any] | None = None,
+        table: Mapping[str, Sequence[Any] | None] | None = None,
+        ragged: Mapping[str, Sequence[Any]] | None = None,
+        blobs: Mapping[str, bytes] | None = None,
+        seconds: float | None = None,
+    ) -> bool:
+        """Write a whole shard of r states and commit it.
+
+        Parameters
+        ----------
+        index : int
+        arrays : mapping of str to array [r, *spec.shape]
+            Every array of the plan, in its exact dtype (bfloat16: see `dtypes.to_stored`).
+        table : mapping of str to sequence of r values
+            Every column; None stands for a missing value, and for a column that is missing throughout.
+        ragged : mapping of str to sequence of r arrays
+        blobs : mapping of str to bytes, optional
+            Anything else that belongs to the shard, such as accumulated moments.
+        seconds : float, optional
+            Time that the work took, for the manifest.
+
+        Returns
+        -------
+        bool
+            True if this write became the shard; False if another writer had committed it before, in which case nothing
+            of this write is kept.
+
+        Raises
+        ------
+        RequestError
+            A name, shape, type or number of rows is not that of the plan. Nothing was written.
+        StoreError
+            The disk is full, permission or the folder is gone. Nothing that was committed is lost.
+        """
+        self._check_open()
+        shard = self.shard(index)
+        contents = self._contents(shard, arrays or {}, table or {}, ragged or {}, blobs or {})
+        token = attempt()
+        prefix = f"{STAGING}/{index:08d}.{self._name}.{token}"
+        records: dict[str, FileRecord] = {}
+        publishing = False
+        try:
+            with explained(self.path, f"write shard {index} of"):
+                for number, (name, parts, checksums) in enumerate(contents):
+                    staged = f"{prefix}.{number}"
+                    records[name] = FileRecord(staged, 0)
+                    tally = _Tally()
+                    size = self._files.stage(staged, parts if checksums is not None else tally.over(parts))
+                    records[name] = (
+                        FileRecord(staged, size, crc32c=f"{tally.crc32c:08x}")
+                        if checksums is None
+                        else FileRecord(staged, size, chunks="".join(f"{c:08x}" for c in checksums))
+                    )
+                self._files.settle()
+                commit = Commit(
+                    shard=index,
+                    plan=self._run.digest,
+                    ids=[state["id"] for state in shard.states],
+                    attempt=token,
+                    writer=self._name,
+                    files=records,
+                    seconds=seconds,
+                    written=round(time.time(), 3),
+                    blobs=sorted(blobs or {}),
+                )
+                lost = [name for name, file in records.items() if self._files.size(file.staged) != file.size]
+                if lost:
+                    raise StoreError(
+                        f"Shard {index} of {self.path} was not written: its unfinished files were removed."
+                    )
+                publishing = True
+                won = self._files.create(commit_name(index), commit.record()) or self._is_mine(index, token)
+        except BaseException:
+            self._withdraw(index, token, records, publishing and not self._files.immediate)
+            raise
+        with explained(self.path, f"finish shard {index} of"):
+            if won:
+                for name, file in records.items():
+                    self._files.move(file.staged, name)
+            else:
+                for file in records.values():
+                    self._files.remove(file.staged)
+            self._done.add(index)
+            self._leases.release(index)
+            if won:
+                self._clear_failure(index)
+        return won
+
+    def fail_cell(self, benchmark: str, regime: str, reason: str) -> None:
+        """Record that a cell could not be finished, and why. Forgotten when the cell is completed."""
+        self._check_open()
+        cell = self.plan.cell(benchmark, regime)
+        body = {"benchmark": benchmark, "regime": regime, "reason": str(reason)}
+        with explained(self.path, "write"):
+            self._files.replace(f"{FAILED}/{cell.index:04d}.json", seal(body))
+
+    def update_manifest(self, values: Mapping[str, Any]) -> None:
+        """Add entries to the manifest; objects merge key by key."""
+        self._check_open()
+        with explained(self.path, "write the manifest of"):
+            self._note.update(dict(values))
+
+    def close(self) -> None:
+        """Give back all leases. Leaves the run as it is."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._leases.close()
+        except OSError as error:
+            warnings.warn(f"The leases of {self.path} could not be given back ({error}); they expire.", stacklevel=2)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreError(f"The writer of {self.path} is closed: open it anew.")
+
+    def _contents(
+        self,
+        shard: Shard,
+        arrays: Mapping[str, Any],
+        table: Mapping[str, Sequence[Any] | None],
+        ragged: Mapping[str, Sequence[Any]],
+        blobs: Mapping[str, bytes],
+    ) -> list[tuple[str, Iterable[Any], list[int] | None]]:
+        """Final name, parts, and list for the chunk checksums (Zarr shards) of each file of the shard; all checked."""
+        run, count = self._run, len(shard)
+        for what, given, wanted in (
+            ("array", arrays, run.arrays),
+            ("column", table, self._columns),
+            ("ragged array", ragged, run.ragged),
+        ):
+            _check_names(what, given.keys(), wanted.keys(), shard.index)
+        cell = run.plan.cell_of(shard.index)
+        found: list[tuple[str, Iterable[Any], list[int] | None]] = []
+        small: dict[str, Any] = {}
+        for name, kind in self._columns.items():
+            small.update(tables.encode_column(name, kind, table[name], count))
+        for name, spec in run.arrays.items():
+            x = np.asarray(arrays[name])
+            if x.shape != (count, *spec.shape):
+                raise RequestError(
+                    f"Array {name!r} of shard {shard.index} has shape {x.shape}, the plan says {(count, *spec.shape)}."
+                )
+            bits = to_stored(x, spec.dtype, f"Array {name!r}") if spec.dtype != "bfloat16" or spec.small else x
+            if spec.small:
+                small[f"array.{name}"] = (spec.dtype, bits)
+            else:
+                if spec.dtype == "bfloat16":
+                    to_stored(x[:0], spec.dtype, f"Array {name!r}")
+                checksums: list[int] = []
+                geometry = run.geometry[cell.index, name]
+                key = geometry.chunk_key(shard.index - cell.first_shard)
+                parts = geometry.encode(bits, f"Array {name!r}", checksums)
+                found.append((f"{cell.folder}/{name}/{key}", parts, checksums))
+        long: dict[str, Any] = {}
+        for name, kind in run.ragged.items():
+            long.update(tables.encode_ragged(name, kind, ragged[name], count))
+        notes = {"columns": ",".join(f"{name}:{kind}" for name, kind in self._columns.items())}
+        found.append((table_name(shard.index), tensors.encode(small, notes), None))
+        if long:
+            found.append((ragged_name(shard.index), tensors.encode(long), None))
+        for name, data in blobs.items():
+            if not isinstance(data, bytes | bytearray | memoryview):
+                raise RequestError(f"Blob {name!r} is {type(data).__name__}: bytes are needed.")
+            found.append((blob_name(check_name(name, "Blob"), shard.index), [bytes(data)], None))
+        return found
+
+    def _is_mine(self, index: int, token: str) -> bool:
+        """Whether the commit that is there is this attempt's (a put whose answer was lost and that was tried again)."""
+        try:
+            record = self._files.read(commit_name(index))
+            return Commit.read(record, index, self._run, self.path).attempt == token
+        except (OSError, StoreError):
+            return False
+
+    def _withdraw(self, index: int, token: str, records: Mapping[str, FileRecord], unsure: bool) -> None:
+        """Remove what an interrupted write staged, unless its commit got through.
+
+        While a commit may still arrive (`unsure`), its files stay until the shard has one.
+        """
+        try:
+            if self._files.size(commit_name(index)) is None:
+                for file in [] if unsure else records.values():
+                    self._files.remove(file.staged)
+            elif self._is_mine(index, token):
+                for name, file in records.items():
+                    self._files.move(file.staged, name)
+        except (OSError, StoreError):
+            pass  # the next sweep does it
+
+    def _clear_failure(self, index: int) -> None:
+        cell = self.plan.cell_of(index)
+        name = f"{FAILED}/{cell.index:04d}.json"
+        if self._files.size(name) is not None and not set(cell.shards) & set(self.pending()):
+            self._files.remove(name)
+
+
+class _Tally:
+    """CRC-32C of the parts that pass through."""
+
+    def __init__(self) -> None:
+        self.crc32c = 0
+
+    def over(self, parts: Iterable[Any]) -> Iterator[Any]:
+        for part in parts:
+            self.crc32c = crc32c(np.frombuffer(part, np.uint8), self.crc32c)
+            yield part
+
+
+def _check_names(what: str, given: Iterable[str], wanted: Iterable[str], shard: int) -> None:
+    missing, unknown = sorted(set(wanted) - set(given)), sorted(set(given) - set(wanted))
+    if missing or unknown:
+        parts = [f"lacks {', '.join(missing)}"] if missing else []
+        parts += [f"has {', '.join(unknown)}, which the plan does not know"] if unknown else []
+        raise RequestError(f"Shard {shard} {' and '.join(parts)}: give each {what} of the plan, and no other.")
+
+
+def _rank() -> tuple[int, int]:
+    try:
+        rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    except (KeyError, ValueError):
+        return 0, 1
+    return (rank, world) if 0 <= rank < world else (0, 1)
