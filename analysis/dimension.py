@@ -86,37 +86,54 @@ def effective_dimensionality(x: np.ndarray) -> Dimensionality:
     if states.ndim != 3:
         raise RequestError(f"effective_dimensionality needs states [n, L, d]; got shape {states.shape}.")
     finite = np.isfinite(states).all(axis=(1, 2))
-    grams = [centred_gram(states[finite, layer]) for layer in range(states.shape[1])]
-    return from_grams(grams, left_out=int((~finite).sum()))
+    layers = [spread(centred_gram(states[finite, layer])) for layer in range(states.shape[1])]
+    return combine(layers, left_out=int((~finite).sum()))
 
 
-def from_grams(grams: Sequence[np.ndarray], left_out: int = 0) -> Dimensionality:
-    """Effective dimensionality from one centred Gram matrix [n, n] per layer (see `centred_gram`)."""
-    n = grams[0].shape[0] if grams else 0
-    layers = len(grams)
-    if n < 2 or layers == 0:
-        nan = np.full(layers, np.nan)
+@dataclass(frozen=True)
+class LayerSpread:
+    """What one layer's Gram matrix says: both participation ratios, total variance, components for 90% of it, and n."""
+
+    ratio: float
+    unbiased: float
+    trace: float
+    ninety: int
+    n: int
+
+
+def spread(gram: np.ndarray) -> LayerSpread:
+    """Spread of one layer from its centred Gram matrix (see `centred_gram`)."""
+    trace = float(np.trace(gram)) / max(gram.shape[0] - 1, 1)
+    return LayerSpread(
+        ratio_from_gram(gram), ratio_from_gram(gram, unbiased=True), trace, _components_for(gram, 0.9), gram.shape[0]
+    )
+
+
+def combine(layers: Sequence[LayerSpread], left_out: int = 0) -> Dimensionality:
+    """Effective dimensionality over layers, each weighted by its share of the variance."""
+    n = layers[0].n if layers else 0
+    if n < 2:
+        nan = np.full(len(layers), np.nan)
+        none = np.zeros(len(layers), int)
         return Dimensionality(
-            nan, nan, nan, math.nan, math.nan, np.zeros(layers, int), max(n - 1, 0), n, left_out, "fewer than 2 states"
+            nan, nan, nan, math.nan, math.nan, none, max(n - 1, 0), n, left_out, "fewer than 2 states"
         )
-    traces = np.array([np.trace(g) for g in grams])
-    plug_in = np.array([ratio_from_gram(g) for g in grams])
-    corrected = np.array([ratio_from_gram(g, unbiased=True) for g in grams])
-    ninety = np.array([_components_for(g, 0.9) for g in grams])
+    traces = np.array([s.trace for s in layers])
+    plug_in = np.array([s.ratio for s in layers])
+    corrected = np.array([s.unbiased for s in layers])
     total = traces.sum()
-    weights = traces / total if total > 0 else np.full(layers, np.nan)
-    reason = "" if total > 0 else "the states do not vary"
+    weights = traces / total if total > 0 else np.full(len(layers), np.nan)
     return Dimensionality(
         plug_in,
         corrected,
         weights,
         _weighted(plug_in, weights),
         _weighted(corrected, weights),
-        ninety,
+        np.array([s.ninety for s in layers]),
         n - 1,
         n,
         left_out,
-        reason,
+        "" if total > 0 else "the states do not vary",
     )
 
 

@@ -96,5 +96,5 @@ def option_count(states: pd.DataFrame) -> np.ndarray:
     counts = []
     for value in states["choices"] if "choices" in states else [None] * len(states):
         known = value is not None and value == value
-        counts.append(float(len(json.loads(value))) if known else np.nan)
+        counts.append(float(len(json.loads(str(value)))) if known else np.nan)
     return np.array(counts)

@@ -69,7 +69,7 @@ class Recoverability:
     undefined_resamples : int
     n_train, n_validation, n_test : int
         Rows of each part; test_positives counts class 1 in the test part.
-    test_rows : [n_test] int, row numbers of the input; test_labels, test_scores alongside
+    test_items : [n_test], item of each test row; test_labels, test_scores alongside
     left_out : int
         Rows left out for a missing label or a value that is not finite.
     reason : str
@@ -94,7 +94,7 @@ class Recoverability:
     n_test: int = 0
     test_positives: int = 0
     probe: str = "logistic"
-    test_rows: np.ndarray = field(default_factory=lambda: np.empty(0, int), repr=False)
+    test_items: np.ndarray = field(default_factory=lambda: np.empty(0, object), repr=False)
     test_labels: np.ndarray = field(default_factory=lambda: np.empty(0), repr=False)
     test_scores: np.ndarray = field(default_factory=lambda: np.empty(0), repr=False)
     left_out: int = 0
@@ -146,7 +146,7 @@ def recoverability(
         Unknown probe or layer, or lengths that differ. Data that do not define a result raise nothing: see `reason`.
     """
     source = x if isinstance(x, Layers) else Layers.of(x)
-    sets = _layer_sets(source, layers)
+    sets = layer_sets(source, layers)
     used = tuple(dict.fromkeys(layer for chosen in sets for layer in chosen))
     source = Layers(used, source.read, source.n)
     target = Target.of(y, items, source)
@@ -215,6 +215,10 @@ class Target:
         coded, found = _code(present, classes)
         return cls(rows, coded, found, names[rows], int(source.n - rows.size))
 
+    def subset(self, keep: np.ndarray) -> Target:
+        """The target on some of its rows ([r] bool)."""
+        return Target(self.rows[keep], self.labels[keep], self.classes, self.items[keep], self.left_out)
+
     def request(self, split: Split) -> tuple[Request, Parts]:
         """The products that this target needs under a split, and where its parts stand among them."""
         train, validation, test = split.rows(self.items)
@@ -267,7 +271,8 @@ def _code(values: list[Any], classes: tuple[Any, ...] | None) -> tuple[np.ndarra
     return np.array([float(number[v]) for v in values]), names
 
 
-def _layer_sets(source: Layers, layers: Any) -> list[tuple[int, ...]]:
+def layer_sets(source: Layers, layers: Any) -> list[tuple[int, ...]]:
+    """Candidate sets of layers: all (None), one set of numbers, or several sets; negative numbers count back."""
     if layers is None:
         return [source.layers]
     chosen = list(layers)
@@ -276,7 +281,7 @@ def _layer_sets(source: Layers, layers: Any) -> list[tuple[int, ...]]:
     sets = [tuple(c) for c in chosen] if not isinstance(chosen[0], int | np.integer) else [tuple(chosen)]
     out = []
     for one in sets:
-        numbers = [int(v) + len(source.layers) if v < 0 else int(v) for v in one]
+        numbers = [source.layers[v] if -len(source.layers) <= v < 0 else int(v) for v in one]
         unknown = [v for v in numbers if v not in source.layers]
         if unknown or not numbers:
             raise RequestError(f"layers {unknown or '()'} are not among {source.layers[0]}..{source.layers[-1]}.")
@@ -348,7 +353,7 @@ def evaluate(
         n_test=parts.test.size,
         test_positives=positives,
         probe=probe,
-        test_rows=target.rows[parts.test],
+        test_items=target.items[parts.test],
         test_labels=test_labels[0] if binary else target.labels[parts.test],
         test_scores=test_scores[0, 0] if binary else test_scores[0].T,
         left_out=target.left_out,
@@ -359,6 +364,18 @@ def evaluate(
             else None
         ),
     )
+
+
+def fitted_scores(p: Products, target: Target, parts: Parts, probe: str, seed: int) -> tuple[np.ndarray, str]:
+    """Scores [r] of all rows by the probe fitted on `parts.train` with the setting that `parts.validation` chose.
+
+    Yes/no targets; the training part must hold both classes. The second value says when validation could not choose.
+    """
+    kind = get_probe(probe)
+    truth = target.one_against_rest()
+    scores = kind.fit(p, truth[:, parts.train], seed)
+    choice, note = _choose(scores[:, None], truth, parts.validation, kind, 1)
+    return scores[choice[0], 0], note
 
 
 def _choose(
@@ -573,7 +590,7 @@ def repeated(
 ) -> Repeated:
     """`recoverability` over `n_splits` random 60/20/20 splits (seeds seed, seed + 1, ...), without controls."""
     source = x if isinstance(x, Layers) else Layers.of(x)
-    (chosen,) = _layer_sets(source, layers)
+    (chosen,) = layer_sets(source, layers)
     source = Layers(chosen, source.read, source.n)
     target = Target.of(y, items, source)
     plans = [target.request(splits.split_items(target.items, target.labels, seed=seed + k)) for k in range(n_splits)]
@@ -629,7 +646,7 @@ def nested(
     Yes/no targets only. With too few items for the folds, or one class in too many of them, the result says so.
     """
     source = x if isinstance(x, Layers) else Layers.of(x)
-    (chosen,) = _layer_sets(source, layers)
+    (chosen,) = layer_sets(source, layers)
     source = Layers(chosen, source.read, source.n)
     target = Target.of(y, items, source)
     if len(target.classes) > 2:

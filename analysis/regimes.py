@@ -77,9 +77,9 @@ PREDICTORS = {
 
 
 def predictive_power(
-    states: pd.DataFrame, target: str = "correct", resamples: int = 1000, level: float = 0.95, seed: int = 0
+    states: pd.DataFrame, outcome: pd.Series, resamples: int = 1000, level: float = 0.95, seed: int = 0
 ) -> pd.DataFrame:
-    """How well H and the plain baselines predict the target, item by item.
+    """How well H and the plain baselines predict a yes/no outcome [n], state by state.
 
     The direction is fixed in advance (`PREDICTORS`: lower entropy, fewer tokens and a compliant output mean correct),
     so an AUROC below 0.5 says that the direction was wrong; nothing is flipped after the fact.
@@ -98,8 +98,8 @@ def predictive_power(
             {
                 "predictor": column,
                 "sign": int(sign),
-                "auroc": statistics.bootstrap_auroc(states[target], score, resamples, level, seed),
-                "spearman": statistics.bootstrap_spearman(score, states[target], resamples, level, seed),
+                "auroc": statistics.bootstrap_auroc(outcome, score, resamples, level, seed),
+                "spearman": statistics.bootstrap_spearman(score, outcome, resamples, level, seed),
             }
         )
     return pd.DataFrame(rows, columns=["predictor", "sign", "auroc", "spearman"])

@@ -214,6 +214,33 @@ def bootstrap_auroc(
     return percentile_interval(estimate, draws, level=level, method=method, n=y.size, left_out=left_out)
 
 
+def auroc_difference_test(
+    y_a: np.ndarray,
+    score_a: np.ndarray,
+    y_b: np.ndarray,
+    score_b: np.ndarray,
+    resamples: int = 1000,
+    alternative: Alternative = "two-sided",
+    level: float = 0.95,
+    seed: int = 0,
+) -> Test:
+    """Paired bootstrap test of AUROC(a) - AUROC(b) over the same items.
+
+    The p value is the share of resamples on the wrong side of 0 (ties half, one added to count and resamples),
+    doubled for the two-sided test. The effect is the difference with its percentile interval.
+    """
+    _check_alternative(alternative)
+    effect, draws = _auroc_difference(y_a, score_a, y_b, score_b, resamples, level, seed, None)
+    method = "paired bootstrap"
+    if not effect.defined:
+        return Test(math.nan, math.nan, method, alternative, effect, reason=effect.reason)
+    draws = draws[np.isfinite(draws)]
+    below = (1 + (draws < 0).sum() + 0.5 * (draws == 0).sum()) / (1 + draws.size)
+    above = (1 + (draws > 0).sum() + 0.5 * (draws == 0).sum()) / (1 + draws.size)
+    p = {"greater": below, "less": above, "two-sided": 2 * min(below, above)}[alternative]
+    return Test(effect.estimate, float(min(1.0, p)), method, alternative, effect)
+
+
 def bootstrap_auroc_difference(
     y: np.ndarray,
     score_a: np.ndarray,
@@ -228,17 +255,28 @@ def bootstrap_auroc_difference(
 
     `y_b` gives b its own labels (the same items under another regime); otherwise both are scored against `y`.
     """
-    labels_a = as_float(y)
-    labels_b = labels_a if y_b is None else as_float(y_b)
-    a, b = as_float(score_a), as_float(score_b)
+    return _auroc_difference(y, score_a, y if y_b is None else y_b, score_b, resamples, level, seed, groups)[0]
+
+
+def _auroc_difference(
+    y_a: np.ndarray,
+    score_a: np.ndarray,
+    y_b: np.ndarray,
+    score_b: np.ndarray,
+    resamples: int,
+    level: float,
+    seed: int,
+    groups: Sequence[Any] | np.ndarray | None,
+) -> tuple[Interval, np.ndarray]:
+    labels_a, labels_b, a, b = as_float(y_a), as_float(y_b), as_float(score_a), as_float(score_b)
     if not labels_a.shape == labels_b.shape == a.shape == b.shape:
-        raise RequestError("bootstrap_auroc_difference: labels and scores must have one length.")
+        raise RequestError("A difference of AUROCs needs labels and scores of one length.")
     keep = np.isfinite(labels_a) & np.isfinite(labels_b) & np.isfinite(a) & np.isfinite(b)
     left_out, method = int((~keep).sum()), "paired percentile bootstrap"
     labels_a, labels_b, a, b = (v[keep] for v in (labels_a, labels_b, a, b))
     reason = _one_class_reason(labels_a) or _one_class_reason(labels_b)
     if reason:
-        return undefined_interval(reason, method=method, level=level, n=a.size, left_out=left_out)
+        return undefined_interval(reason, method=method, level=level, n=a.size, left_out=left_out), np.empty(0)
     units = None if groups is None else np.asarray(groups, dtype=object)[keep]
     draws = np.concatenate(
         [
@@ -247,7 +285,7 @@ def bootstrap_auroc_difference(
         ]
     )
     estimate = auroc(labels_a, a) - auroc(labels_b, b)
-    return percentile_interval(estimate, draws, level=level, method=method, n=a.size, left_out=left_out)
+    return percentile_interval(estimate, draws, level=level, method=method, n=a.size, left_out=left_out), draws
 
 
 def bootstrap_macro_auroc(
@@ -571,6 +609,34 @@ def holm(pvalues: Sequence[float] | np.ndarray, alpha: float = 0.05) -> Holm:
     adjusted[order] = np.maximum.accumulate(scaled) if p.size else scaled
     adjusted[missing] = np.nan
     return Holm(adjusted, np.nan_to_num(adjusted, nan=1.0) <= alpha, alpha, int(missing.sum()))
+
+
+def sign_flip(
+    a: np.ndarray, b: np.ndarray, alternative: Alternative = "two-sided", permutations: int = 10_000, seed: int = 0
+) -> Test:
+    """Permutation test of a zero mean of paired differences a - b, by flipping the sign of each pair's difference.
+
+    All 2^n flips are used when they are no more than `permutations`; otherwise that many random ones, with the
+    observed one added. The effect is the mean difference with its paired bootstrap interval.
+    """
+    _check_alternative(alternative)
+    effect = paired_difference(a, b, seed=seed)
+    d = as_float(a) - as_float(b)
+    d = d[np.isfinite(d)]
+    method = "sign-flip permutation"
+    if d.size < 2:
+        return Test(math.nan, math.nan, method, alternative, effect, reason="fewer than 2 complete pairs")
+    exact = 2**d.size <= permutations
+    if exact:
+        signs = 1.0 - 2.0 * ((np.arange(2**d.size)[:, None] >> np.arange(d.size)) & 1)
+    else:
+        signs = np.random.default_rng(seed).choice((-1.0, 1.0), size=(permutations, d.size))
+    null, observed, slack = signs @ d / d.size, float(d.mean()), 1e-12 * float(np.abs(d).max())
+    above, below = (null >= observed - slack).sum(), (null <= observed + slack).sum()
+    two = (np.abs(null) >= abs(observed) - slack).sum()
+    count = {"greater": above, "less": below, "two-sided": two}[alternative]
+    p = count / null.size if exact else (1 + count) / (1 + null.size)
+    return Test(observed, float(p), f"exact {method}" if exact else method, alternative, effect)
 
 
 def permutation_p(observed: float, null: np.ndarray, alternative: Literal["greater", "less"] = "greater") -> float:
