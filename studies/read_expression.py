@@ -17,7 +17,6 @@ _TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operator
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _FUNCTIONS = frozenset("sin cos tan cot sec csc arcsin arccos arctan ln log exp sqrt pi".split())
 _ANSWER_CUE = re.compile(r"^\W*(?:so |thus |therefore,? )?(?:the )?(?:final )?answer(?: is)?(?![A-Za-z])[\s:=*_]*", re.IGNORECASE)
-_END_PUNCTUATION = re.compile(r"\s*(?<!\\right)[.,;]$")
 _MAX_WRAPPINGS = 8
 _HAS_CONTENT = re.compile(r"[^\W_]|[∅∞π]")
 _PAIRS = (("**", "**"), ("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("`", "`"))
@@ -83,7 +82,9 @@ def _bare(expression: str) -> str:
     """Strip what stands around an expression: white space, dollar signs, emphasis, a full stop."""
     while True:
         before = expression
-        expression = _END_PUNCTUATION.sub("", expression.strip())
+        expression = expression.strip()
+        stripped = expression.rstrip(".,; \n\t")
+        expression = expression[: len(stripped) + 1] if stripped.endswith("\\right") else stripped
         for left, right in _PAIRS:
             if len(expression) > len(left) + len(right) and expression.startswith(left) and expression.endswith(right):
                 inner = expression[len(left) : -len(right)]

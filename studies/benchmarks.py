@@ -1,0 +1,378 @@
+"""Loads benchmark items: from the Hub, from a file of rows in the same formats, generated, or the user's own.
+
+Guarantees: an item's id comes from its source row (its own id, or its row number), never from sampling, so the same row has
+the same id in every run; a sample depends on the seed and the ids alone, keeps the source's order, and a larger sample holds
+the smaller one; gold answers and labels are checked while loading, and a bad line is refused by its number before any work.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from ..errors import RequestError
+from . import builtin
+from .read_number import final_number
+
+FREE = "free"
+CHOICE = "choice"
+
+FORMATS: Mapping[str, str] = {
+    "gsm8k": FREE,
+    "math500": FREE,
+    "arc_challenge": CHOICE,
+    "aqua_rat": CHOICE,
+    "builtin": FREE,
+    "builtin_choice": CHOICE,
+}
+"""Answer format of each known benchmark. Any other name is a user's own items, whose format the file decides."""
+
+_LABELS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+@dataclass(frozen=True)
+class Item:
+    """One benchmark question with its gold answer.
+
+    Attributes
+    ----------
+    id : str
+        Unique within the benchmark; the source's own id, or the number of the row (from 0).
+    question : str
+    answer : str
+        The gold answer: a number, an expression, or one of the labels.
+    choices : dict of str to str, or None
+        Label to option text, in the order shown; None for free response.
+    """
+
+    id: str
+    question: str
+    answer: str
+    choices: dict[str, str] | None = None
+
+    @property
+    def format(self) -> str:
+        """`"choice"` or `"free"`."""
+        return FREE if self.choices is None else CHOICE
+
+
+def is_choice(name: str) -> bool:
+    """Say whether the known benchmark `name` is multiple choice.
+
+    Raises
+    ------
+    RequestError
+        If the name is not in `FORMATS`: of a user's own items, `item.format` tells.
+    """
+    if name not in FORMATS:
+        raise _unknown(name)
+    return FORMATS[name] == CHOICE
+
+
+def load(name: str, n: int | None = None, seed: int = 0, path: str | Path | None = None) -> list[Item]:
+    """Load the items of a benchmark.
+
+    Parameters
+    ----------
+    name : str
+        A key of `FORMATS`, or with `path` any name for items of one's own.
+    n : int, optional
+        How many items: a seeded sample, in source order. Default: all (of the generated ones, 100).
+    seed : int
+        Seed of the sample; of the generated benchmarks, seed of the items themselves.
+    path : str or Path, optional
+        A JSON Lines file. Under the name of a Hub benchmark: rows as on the Hub. Under any other name: rows with `question`,
+        `answer`, and optionally `id` and `choices` (a list of texts, or an object label to text; all rows or none).
+
+    Returns
+    -------
+    list of Item
+
+    Raises
+    ------
+    RequestError
+        If the name is unknown, the file is missing, empty or malformed (file, line and fault are named), more items are
+        asked for than exist, or the Hub cannot be used.
+    """
+    if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
+        raise RequestError(f"the number of items must be a whole number of at least 1; found {n!r}")
+    if name in ("builtin", "builtin_choice"):
+        if path is not None:
+            raise RequestError(f"{name} items are generated and take no file; give {str(path)!r} a name of its own")
+        return _generated(name, n, seed)
+    if path is None and name not in _SOURCES:
+        raise _unknown(name)
+    if path is None:
+        rows, where = _hub_rows(name), f"{_SOURCES[name].dataset} on the Hub"
+    else:
+        rows, where = _file_rows(Path(path)), str(path)
+    items = _items(rows, _SOURCES[name].parse if name in _SOURCES else _own_row, where)
+    return items if n is None else _sample(items, n, seed, name, where)
+
+
+# --- rows -----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Row:
+    number: int
+    """From 0, blank lines not counted."""
+    place: str
+    """How a message names it: file and line, or data set and row."""
+    values: Any
+
+
+class _Fault(ValueError):
+    """What is wrong with a row; the caller knows where it stands."""
+
+
+def _file_rows(path: Path) -> Iterator[_Row]:
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise RequestError(f"the items file {str(path)!r} does not exist") from None
+    except OSError as error:
+        raise RequestError(f"the items file {str(path)!r} cannot be read: {error.strerror or error}") from None
+    number = 0
+    # Split at \n alone: JSON strings may hold other characters that str.splitlines would break at.
+    for line_number, line in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        place = f"{path}, line {line_number}"
+        try:
+            values = json.loads(line.decode("utf-8"), parse_float=Decimal, parse_constant=_refuse_constant)
+        except UnicodeDecodeError as error:
+            raise RequestError(f"{place}: not UTF-8 text (byte {error.start + 1}); save the file as UTF-8") from None
+        except json.JSONDecodeError as error:
+            raise RequestError(f"{place}: not valid JSON ({error.msg}, column {error.colno}); each line is one object") from None
+        except (ValueError, RecursionError) as error:
+            raise RequestError(f"{place}: not valid JSON ({error}); each line is one object") from None
+        yield _Row(number, place, values)
+        number += 1
+    if not number:
+        raise RequestError(f"the items file {str(path)!r} is empty; it needs one JSON object a line")
+
+
+def _refuse_constant(constant: str) -> None:
+    raise ValueError(f"{constant} is not a JSON value")
+
+
+def _hub_rows(name: str) -> Iterator[_Row]:
+    source = _SOURCES[name]
+    instead = f"or give the rows as a file with --items {name}=FILE.jsonl"
+    try:
+        import datasets
+    except ImportError:
+        raise RequestError(
+            f"{name} items come from the Hub through the package 'datasets', which is not installed; "
+            f'install it with pip install "precollapse[hub]", {instead}'
+        ) from None
+    try:
+        rows = datasets.load_dataset(source.dataset, source.config, split=source.split)
+    except Exception as error:  # network, cache, authorisation and format faults of several libraries
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise RequestError(
+            f"{name} items could not be loaded from {source.dataset} on the Hub ({reason:.300}); check the connection, {instead}"
+        ) from error
+    for number, values in enumerate(rows):
+        yield _Row(number, f"{source.dataset}, row {number}", values)
+
+
+def _items(rows: Iterable[_Row], parse: Callable[[Mapping[str, Any], int], Item], where: str) -> list[Item]:
+    """Parse rows; keep the first of each id and warn about the rest; refuse a mixture of formats."""
+    items: dict[str, Item] = {}
+    repeated: list[str] = []
+    for row in rows:
+        if not isinstance(row.values, Mapping):
+            raise RequestError(f"{row.place}: each row must be an object with named fields; found {_kind(row.values)}")
+        try:
+            item = parse(row.values, row.number)
+        except _Fault as fault:
+            raise RequestError(f"{row.place}: {fault}") from None
+        first = next(iter(items.values()), item)
+        if first.format != item.format:
+            with_or_without = ("has choices", "has none") if item.choices else ("has no choices", "has")
+            raise RequestError(
+                f"{row.place}: the item {with_or_without[0]} while the first item {with_or_without[1]}; "
+                "put multiple choice and free response into two files"
+            )
+        if item.id in items:
+            repeated.append(f"{item.id!r} ({row.place})")
+        else:
+            items[item.id] = item
+    if repeated:
+        shown = ", ".join(repeated[:3]) + (", ..." if len(repeated) > 3 else "")
+        message = f"{where}: {len(repeated)} row(s) repeat the id of an earlier row and were left out: {shown}"
+        warnings.warn(message, UserWarning, stacklevel=3)
+    return list(items.values())
+
+
+# --- row formats ----------------------------------------------------------------------------------------------------------
+
+
+def _gsm8k_row(row: Mapping[str, Any], number: int) -> Item:
+    solution = _text(row, "answer")
+    answer = solution.rpartition("####")[2].strip()
+    if final_number(answer) is None:
+        raise _Fault(f"field 'answer' must end in #### and the number; found {_shown(solution[-80:])}")
+    return Item(_id(row, "id", number), _text(row, "question"), answer)
+
+
+def _math500_row(row: Mapping[str, Any], number: int) -> Item:
+    return Item(_id(row, "unique_id", number), _text(row, "problem"), _text(row, "answer"))
+
+
+def _arc_row(row: Mapping[str, Any], number: int) -> Item:
+    choices = _field(row, "choices")
+    if not isinstance(choices, Mapping) or not {"text", "label"} <= choices.keys():
+        raise _Fault(f"field 'choices' must hold the lists 'text' and 'label'; found {_kind(choices)}")
+    return _choice_item(
+        _id(row, "id", number), _text(row, "question"), _text(row, "answerKey"), _labelled(choices), "answerKey"
+    )
+
+
+_AQUA_OPTION = re.compile(r"\s*([A-Z])\s*\)\s*(.*)", re.DOTALL)
+
+
+def _aqua_row(row: Mapping[str, Any], number: int) -> Item:
+    options = _field(row, "options")
+    if not isinstance(options, list):
+        raise _Fault(f"field 'options' must be a list of texts like 'A)21'; found {_kind(options)}")
+    pairs = []
+    for option in options:
+        match = _AQUA_OPTION.fullmatch(option) if isinstance(option, str) else None
+        if not match:
+            raise _Fault(f"each option must be a text like 'A)21'; found {_shown(option)}")
+        pairs.append((match[1], match[2].strip()))
+    return _choice_item(_id(row, "id", number), _text(row, "question"), _text(row, "correct"), pairs, "correct")
+
+
+def _own_row(row: Mapping[str, Any], number: int) -> Item:
+    identity, question, answer = _id(row, "id", number), _text(row, "question"), _text(row, "answer")
+    choices = row.get("choices")
+    if choices is None:
+        return Item(identity, question, answer)
+    if isinstance(choices, list):
+        if len(choices) > len(_LABELS):
+            raise _Fault(f"a list of choices can have at most {len(_LABELS)} entries; found {len(choices)}")
+        pairs = list(zip(_LABELS, (_scalar(text, "choices") for text in choices), strict=False))
+    elif isinstance(choices, Mapping) and choices.keys() == {"text", "label"} and isinstance(choices["text"], list):
+        pairs = _labelled(choices)
+    elif isinstance(choices, Mapping):
+        pairs = [(label, _scalar(text, "choices")) for label, text in choices.items()]
+    else:
+        raise _Fault(f"field 'choices' must be a list of texts or an object label to text; found {_kind(choices)}")
+    return _choice_item(identity, question, answer, pairs, "answer")
+
+
+def _labelled(choices: Mapping[str, Any]) -> list[tuple[str, str]]:
+    texts, labels = choices["text"], choices["label"]
+    if not isinstance(texts, list) or not isinstance(labels, list) or len(texts) != len(labels):
+        raise _Fault("the lists 'text' and 'label' of field 'choices' must be equally long")
+    pairs = zip(labels, texts, strict=True)
+    return [(_scalar(label, "choices"), _scalar(text, "choices")) for label, text in pairs]
+
+
+def _choice_item(identity: str, question: str, answer: str, pairs: list[tuple[str, str]], field: str) -> Item:
+    labels = [label for label, _ in pairs]
+    if len(pairs) < 2:
+        raise _Fault(f"a multiple-choice item needs at least 2 choices; found {len(pairs)}")
+    if len({label.upper() for label in labels}) < len(labels):
+        raise _Fault(f"labels must differ, whatever their case; found {', '.join(labels)}")
+    for label in labels:
+        if not re.fullmatch("[A-Za-z0-9]+", label):
+            raise _Fault(f"a label must consist of letters and digits; found {_shown(label)}")
+    answer = answer.strip()
+    if answer not in labels:
+        raise _Fault(f"field {field!r} must be one of the labels {', '.join(labels)}; found {_shown(answer)}")
+    return Item(identity, question, answer, dict(pairs))
+
+
+def _field(row: Mapping[str, Any], field: str) -> Any:
+    if row.get(field) is None:
+        raise _Fault(f"field {field!r} is missing; the row has {', '.join(map(repr, row)) or 'no fields'}")
+    return row[field]
+
+
+def _text(row: Mapping[str, Any], field: str) -> str:
+    text = _scalar(_field(row, field), field)
+    if not text.strip():
+        raise _Fault(f"field {field!r} is blank")
+    return text
+
+
+def _id(row: Mapping[str, Any], field: str, number: int) -> str:
+    return str(number) if row.get(field) is None else _text(row, field).strip()
+
+
+def _scalar(value: Any, field: str) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
+        raise _Fault(f"field {field!r} must hold text; found {_kind(value)}")
+    text = str(value)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise _Fault(f"field {field!r} holds half of a surrogate pair, which is no text") from None
+    return text
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number" if isinstance(value, int | float | Decimal) else type(value).__name__)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+# --- sources and samples --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Source:
+    dataset: str
+    config: str
+    split: str
+    parse: Callable[[Mapping[str, Any], int], Item]
+
+
+_SOURCES: Mapping[str, _Source] = {
+    "gsm8k": _Source("openai/gsm8k", "main", "test", _gsm8k_row),
+    "math500": _Source("HuggingFaceH4/MATH-500", "default", "test", _math500_row),
+    "arc_challenge": _Source("allenai/ai2_arc", "ARC-Challenge", "test", _arc_row),
+    "aqua_rat": _Source("deepmind/aqua_rat", "raw", "test", _aqua_row),
+}
+
+
+def _sample(items: list[Item], n: int, seed: int, name: str, where: str) -> list[Item]:
+    """Return the n items whose (seed, id) hash lowest, in source order."""
+    if n > len(items):
+        raise RequestError(f"{n} {name} items were asked for, but {where} has {len(items)}; ask for at most {len(items)}")
+    ranked = sorted(items, key=lambda item: hashlib.sha256(f"{seed}:{item.id}".encode()).digest())
+    chosen = {item.id for item in ranked[:n]}
+    return [item for item in items if item.id in chosen]
+
+
+def _generated(name: str, n: int | None, seed: int) -> list[Item]:
+    problems = builtin.problems(builtin.DEFAULT_COUNT if n is None else n, seed)
+    if name == "builtin":
+        return [Item(problem.id, problem.question, problem.answer) for problem in problems]
+    items = []
+    for problem in problems:
+        choices = dict(zip(_LABELS, problem.options, strict=False))
+        label = next(label for label, text in choices.items() if text == problem.answer)
+        items.append(Item(problem.id, problem.question, label, choices))
+    return items
+
+
+def _unknown(name: str) -> RequestError:
+    known = ", ".join(FORMATS)
+    return RequestError(f"unknown benchmark {name!r}; known: {known}; for items of your own use --items {name}=FILE.jsonl")
