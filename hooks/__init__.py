@@ -1,1 +1,11 @@
-"""hooks."""
+"""Capture at the pre-first-token boundary: residual streams, attention rows and next-token statistics.
+
+`Extractor` is the way in; the other modules are its parts, one idea each.
+"""
+
+from __future__ import annotations
+
+from .extractor import CapturedBatch, Extractor
+from .states import States
+
+__all__ = ["CapturedBatch", "Extractor", "States"]

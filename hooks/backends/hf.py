@@ -1,0 +1,113 @@
+"""The Hugging Face backend: plain forward hooks on the model as it is.
+
+Guarantees that the model is left as found (hooks, attention implementation, training flag) and that the unembedding never
+runs over whole sequences: the backbone alone is called.
+"""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+
+from ...errors import CaptureError
+from ..architectures import Architecture, describe
+from ..attention import attention_rows, supports_attention
+from ..boundary import Batch
+from ..taps import RowBuffers, first_tensor, tapped
+from .protocol import Request, Rows
+
+
+class HuggingFaceBackend:
+    """Captures through forward hooks on a `transformers` causal language model.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+    """
+
+    name = "hf"
+    gives_cache = True
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.architecture: Architecture = describe(model)
+        parameters = inspect.signature(self.architecture.backbone.forward).parameters
+        self._takes_positions = "position_ids" in parameters
+        self._cache_name = next((n for n in ("cache", "past_key_values", "cache_params") if n in parameters), None)
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        return self.architecture.sites
+
+    @property
+    def gives_attention(self) -> bool:
+        return supports_attention(self.architecture)
+
+    @property
+    def device(self) -> torch.device:
+        """Where token ids must be."""
+        return self.model.get_input_embeddings().weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the residual stream."""
+        return torch.float32 if getattr(self.model.config, "residual_in_fp32", False) else self.model.dtype
+
+    def forward(self, batch: Batch, use_cache: bool = False, cache: Any = None) -> Any:
+        """Run the backbone alone on a batch; returns its output object."""
+        inputs: dict[str, Any] = {"input_ids": batch.input_ids, "use_cache": use_cache}
+        if batch.attention_mask is not None:
+            inputs["attention_mask"] = batch.attention_mask
+        if batch.position_ids is not None and self._takes_positions:
+            inputs["position_ids"] = batch.position_ids
+        if cache is not None:
+            if self._cache_name is None:
+                raise CaptureError(f"{type(self.model).__name__} takes no cache, so a prefix cannot be shared; capture without it")
+            inputs[self._cache_name] = cache
+        return self.architecture.backbone(**inputs)
+
+    def rows(self, batch: Batch, request: Request, cache: Any = None) -> Rows:
+        buffers = RowBuffers(self.architecture, request.sites, request.layers, request.positions, self.dtype, self.device)
+        recorded = None
+        with torch.no_grad(), ExitStack() as stack:
+            stack.enter_context(_evaluating(self.model))
+            if request.attention:
+                recorded = stack.enter_context(attention_rows(self.architecture, request.layers, batch.boundary))
+            stack.enter_context(tapped(buffers))
+            output = self.forward(batch, request.use_cache, cache)
+        hidden = first_tensor(output[0])
+        final = torch.stack([hidden[torch.arange(hidden.shape[0], device=hidden.device), c] for c in buffers.columns], 1)
+        return Rows(
+            sites=buffers.result(),
+            final_norm=final,
+            attention=None if recorded is None else recorded.result(),
+            cache=cache_of(output) if request.use_cache else None,
+        )
+
+
+def cache_of(output: Any) -> Any:
+    """The key/value (or recurrent) cache in a model's output, under whichever name this version gives it."""
+    for name in ("cache", "past_key_values", "cache_params"):
+        value = getattr(output, name, None)
+        if value is not None:
+            return value
+    return None
+
+
+class _evaluating:
+    """Evaluation mode for the time of a pass: dropout in a captured state would be a silent fault."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.training = [m for m in model.modules() if m.training]
+
+    def __enter__(self) -> None:
+        if self.training:
+            self.model.eval()
+
+    def __exit__(self, *exc: object) -> None:
+        for module in self.training:
+            module.training = True

@@ -1,0 +1,134 @@
+"""Which column is the boundary, under any padding, and how prompts are put together into batches.
+
+Guarantees that the boundary is computed from each prompt's own length or mask and never assumed to be -1, and that batches
+depend on the prompts of one call alone: the same prompts give the same batches, and so the same numbers.
+
+Prompts are padded on the right by default: in a causal model nothing to the right of the boundary can reach it, so no mask
+and no position ids are needed and the fast causal attention stays in use. Left padding (which generation needs) always
+carries its mask and its position ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ..errors import RequestError
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Padded prompts.
+
+    Attributes
+    ----------
+    rows : tuple of int
+        Which prompts of the call these are, in order.
+    input_ids : int64 tensor [B, T]
+    attention_mask : int64 tensor [B, T] or None
+        None when no mask is needed (no padding, or padding on the right of a causal model).
+    position_ids : int64 tensor [B, T] or None
+        Given whenever padding is on the left.
+    boundary : int64 tensor [B]
+        Column of each prompt's last token.
+    """
+
+    rows: tuple[int, ...]
+    input_ids: torch.Tensor
+    attention_mask: torch.Tensor | None
+    position_ids: torch.Tensor | None
+    boundary: torch.Tensor
+
+
+def boundary_index(attention_mask: torch.Tensor) -> torch.Tensor:
+    """Column of the last real token of each row.
+
+    Parameters
+    ----------
+    attention_mask : tensor [B, T]
+        1 for prompt tokens, 0 for padding, which may be on either side.
+
+    Returns
+    -------
+    int64 tensor [B]
+
+    Raises
+    ------
+    RequestError
+        If a row has no token at all.
+    """
+    mask = attention_mask.to(torch.int64)
+    if mask.ndim != 2 or bool((mask.sum(1) == 0).any()):
+        raise RequestError(f"attention_mask must be [batch, tokens] with a token in every row, found shape {list(mask.shape)}; check the padding")
+    return mask.shape[1] - 1 - mask.flip(1).argmax(1)
+
+
+def group(lengths: Sequence[int], token_budget: int, equal_only: bool = False) -> list[list[int]]:
+    """Group prompts of similar length into batches of at most `token_budget` padded tokens.
+
+    Parameters
+    ----------
+    lengths : sequence of int
+        Tokens per prompt.
+    token_budget : int
+        Most padded tokens (rows x longest) in a batch; a longer prompt forms a batch of its own.
+    equal_only : bool
+        Only put prompts of the same length together, so that no batch has any padding (recurrent families).
+
+    Returns
+    -------
+    list of list of int
+        Prompt indices, longest first; every prompt is in exactly one batch.
+    """
+    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    batches: list[list[int]] = []
+    for i in order:
+        if batches:
+            longest = lengths[batches[-1][0]]
+            fits = (len(batches[-1]) + 1) * longest <= token_budget
+            if fits and (longest == lengths[i] or not equal_only):
+                batches[-1].append(i)
+                continue
+        batches.append([i])
+    return batches
+
+
+def assemble(
+    rows: Sequence[int], prompts: Sequence[Sequence[int]], pad_id: int, padding_side: str = "right", device: torch.device | str = "cpu"
+) -> Batch:
+    """Pad the prompts `rows` of a call into one batch.
+
+    Parameters
+    ----------
+    rows : sequence of int
+        Indices into `prompts`.
+    prompts : sequence of sequence of int
+        Token ids per prompt, without padding.
+    pad_id : int
+        Token to fill with; which one is irrelevant to the result.
+    padding_side : {"right", "left"}
+    device : torch.device
+
+    Returns
+    -------
+    Batch
+    """
+    lengths = [len(prompts[i]) for i in rows]
+    width = max(lengths)
+    padded = any(length != width for length in lengths)
+    ids = torch.full((len(rows), width), pad_id, dtype=torch.int64)
+    mask = torch.zeros((len(rows), width), dtype=torch.int64)
+    for b, i in enumerate(rows):
+        start = width - lengths[b] if padding_side == "left" else 0
+        ids[b, start : start + lengths[b]] = torch.as_tensor(prompts[i], dtype=torch.int64)
+        mask[b, start : start + lengths[b]] = 1
+    left = padded and padding_side == "left"
+    return Batch(
+        rows=tuple(rows),
+        input_ids=ids.to(device),
+        attention_mask=mask.to(device) if left else None,
+        position_ids=(mask.cumsum(1) - 1).clamp_min(0).to(device) if left else None,
+        boundary=boundary_index(mask).to(device),
+    )

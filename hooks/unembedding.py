@@ -1,0 +1,54 @@
+"""Next-token statistics of final-norm rows, through the model's own unembedding, on boundary rows only.
+
+Guarantees that what the model does to its logits (bias, scale, softcap) is done here too, and that an unembedding which is
+not a plain matrix (quantised, adapted) is run as the module it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..kernels import VocabStats, logits_stats, vocab_stats
+from .architectures import Architecture
+
+
+def is_plain(head: nn.Module) -> bool:
+    """Whether the unembedding is an ordinary Linear layer with floating-point weights and no hooks of its own."""
+    return type(head) is nn.Linear and head.weight.is_floating_point() and not head._forward_hooks and not head._forward_pre_hooks
+
+
+def row_statistics(
+    architecture: Architecture, rows: torch.Tensor, top_k: int, option_ids: torch.Tensor | None, logits_dtype: str | None = None
+) -> VocabStats:
+    """Entropy, log normaliser, top-k and option logits of the next-token distribution.
+
+    Parameters
+    ----------
+    architecture : Architecture
+    rows : tensor [n, d]
+        After the final norm.
+    top_k : int
+    option_ids : int64 tensor [n, K, F] or None
+    logits_dtype : str, optional
+        Round logits as a model does that computes them in this dtype; None keeps float32 sums.
+
+    Returns
+    -------
+    VocabStats
+    """
+    head: Any = architecture.head
+    softcap = architecture.softcap or None
+    if is_plain(head):
+        weight = head.weight.detach()
+        bias = None if head.bias is None else head.bias.detach()
+        return vocab_stats(
+            rows.to(weight.dtype), weight, bias, softcap, architecture.scale, option_ids, top_k, logits_dtype=logits_dtype
+        )
+    with torch.no_grad():
+        logits = head(rows).float() * architecture.scale
+    if softcap:
+        logits = softcap * torch.tanh(logits / softcap)
+    return logits_stats(logits, option_ids=option_ids, top_k=top_k)
