@@ -1,6 +1,7 @@
 """Finds the part of a generated text that states the final answer, where the text marks it with `####`.
 
-Guarantees: the last `####` with something after it counts, so that one in a copied example, or one that closes the answer
+Guarantees: the last `####` with something after it counts, so that one in a copied example, or one that closes the
+answer
 (`#### 18 ####`), is not taken for the mark.
 """
 

@@ -1,8 +1,9 @@
 """Loads benchmark items: from the Hub, from a file of rows in the same formats, generated, or the user's own.
 
-Guarantees: an item's id comes from its source row (its own id, or its row number), never from sampling, so the same row has
-the same id in every run; a sample depends on the seed and the ids alone, keeps the source's order, and a larger sample holds
-the smaller one; gold answers and labels are checked while loading, and a bad line is refused by its number before any work.
+Guarantees: an item's id comes from its source row (its own id, or its row number), never from sampling, so the same row
+has the same id in every run; a sample depends on the seed and the ids alone, keeps the source's order, and a larger
+sample holds the smaller one; gold answers and labels are checked while loading, and a bad line is refused by its number
+before any work.
 """
 
 from __future__ import annotations
@@ -88,8 +89,9 @@ def load(name: str, n: int | None = None, seed: int = 0, path: str | Path | None
     seed : int
         Seed of the sample; of the generated benchmarks, seed of the items themselves.
     path : str or Path, optional
-        A JSON Lines file. Under the name of a Hub benchmark: rows as on the Hub. Under any other name: rows with `question`,
-        `answer`, and optionally `id` and `choices` (a list of texts, or an object label to text; all rows or none).
+        A JSON Lines file. Under the name of a Hub benchmark: rows as on the Hub. Under any other name: rows with
+        `question`, `answer`, and optionally `id` and `choices` (a list of texts, or an object label to text; all rows
+        or none).
 
     Returns
     -------
@@ -117,7 +119,7 @@ def load(name: str, n: int | None = None, seed: int = 0, path: str | Path | None
     return items if n is None else _sample(items, n, seed, name, where)
 
 
-# --- rows -----------------------------------------------------------------------------------------------------------------
+# --- rows -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,9 @@ def _file_rows(path: Path) -> Iterator[_Row]:
         except UnicodeDecodeError as error:
             raise RequestError(f"{place}: not UTF-8 text (byte {error.start + 1}); save the file as UTF-8") from None
         except json.JSONDecodeError as error:
-            raise RequestError(f"{place}: not valid JSON ({error.msg}, column {error.colno}); each line is one object") from None
+            raise RequestError(
+                f"{place}: not valid JSON ({error.msg}, column {error.colno}); each line is one object"
+            ) from None
         except (ValueError, RecursionError) as error:
             raise RequestError(f"{place}: not valid JSON ({error}); each line is one object") from None
         yield _Row(number, place, values)
@@ -179,7 +183,8 @@ def _hub_rows(name: str) -> Iterator[_Row]:
     except Exception as error:  # network, cache, authorisation and format faults of several libraries
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise RequestError(
-            f"{name} items could not be loaded from {source.dataset} on the Hub ({reason:.300}); check the connection, {instead}"
+            f"{name} items could not be loaded from {source.dataset} on the Hub ({reason:.300}); "
+            f"check the connection, {instead}"
         ) from error
     for number, values in enumerate(rows):
         yield _Row(number, f"{source.dataset}, row {number}", values)
@@ -214,7 +219,7 @@ def _items(rows: Iterable[_Row], parse: Callable[[Mapping[str, Any], int], Item]
     return list(items.values())
 
 
-# --- row formats ----------------------------------------------------------------------------------------------------------
+# --- row formats ------------------------------------------------------------------------------------------------------
 
 
 def _gsm8k_row(row: Mapping[str, Any], number: int) -> Item:
@@ -333,7 +338,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-# --- sources and samples --------------------------------------------------------------------------------------------------
+# --- sources and samples ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -355,7 +360,9 @@ _SOURCES: Mapping[str, _Source] = {
 def _sample(items: list[Item], n: int, seed: int, name: str, where: str) -> list[Item]:
     """Return the n items whose (seed, id) hash lowest, in source order."""
     if n > len(items):
-        raise RequestError(f"{n} {name} items were asked for, but {where} has {len(items)}; ask for at most {len(items)}")
+        raise RequestError(
+            f"{n} {name} items were asked for, but {where} has {len(items)}; ask for at most {len(items)}"
+        )
     ranked = sorted(items, key=lambda item: hashlib.sha256(f"{seed}:{item.id}".encode()).digest())
     chosen = {item.id for item in ranked[:n]}
     return [item for item in items if item.id in chosen]
@@ -375,4 +382,6 @@ def _generated(name: str, n: int | None, seed: int) -> list[Item]:
 
 def _unknown(name: str) -> RequestError:
     known = ", ".join(FORMATS)
-    return RequestError(f"unknown benchmark {name!r}; known: {known}; for items of your own use --items {name}=FILE.jsonl")
+    return RequestError(
+        f"unknown benchmark {name!r}; known: {known}; for items of your own use --items {name}=FILE.jsonl"
+    )

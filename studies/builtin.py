@@ -1,9 +1,9 @@
 """Generates word problems of graded difficulty, so that a study runs with no network and no files.
 
-Guarantees: problem i of a seed is the same however many are asked for; the gold answer is computed with the problem and is an
-exact whole number; the wrong options of the multiple-choice form are what typical slips lead to (a forgotten step, a wrong
-operation), all different from the answer and from each other. Levels 1 (one step) to 5 (several steps, an unknown to solve
-for) take turns, so every sample spans them.
+Guarantees: problem i of a seed is the same however many are asked for; the gold answer is computed with the problem and
+is an exact whole number; the wrong options of the multiple-choice form are what typical slips lead to (a forgotten
+step, a wrong operation), all different from the answer and from each other. Levels 1 (one step) to 5 (several steps, an
+unknown to solve for) take turns, so every sample spans them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _NAMES = (
     "Kofi", "Lena", "Mateo", "Nadia", "Otto", "Priya", "Quinn", "Rosa", "Sami", "Tuva",
 )  # fmt: skip
 _THINGS = (
-    "marbles", "stickers", "shells", "postcards", "buttons", "seeds", "coins", "beads", "badges", "acorns", "ribbons", "pebbles",
+    "marbles", "stickers", "shells", "postcards", "buttons", "seeds", "coins", "beads", "badges",
+    "acorns", "ribbons", "pebbles",
 )  # fmt: skip
 
 
@@ -101,7 +102,7 @@ def _options(draft: _Draft, rng: Random) -> tuple[str, ...]:
     return tuple(map(str, values))
 
 
-# --- level 1: one step, small numbers -------------------------------------------------------------------------------------
+# --- level 1: one step, small numbers ---------------------------------------------------------------------------------
 
 
 def _gain(rng: Random) -> _Draft:
@@ -120,11 +121,13 @@ def _loss(rng: Random) -> _Draft:
 
 def _pages(rng: Random) -> _Draft:
     name, a, b = rng.choice(_NAMES), rng.randint(3, 40), rng.randint(3, 40)
-    question = f"{name} reads {a} pages on Monday and {b} pages on Tuesday. How many pages does {name} read on the two days?"
+    question = (
+        f"{name} reads {a} pages on Monday and {b} pages on Tuesday. How many pages does {name} read on the two days?"
+    )
     return _Draft(question, a + b, (abs(a - b), a + b + 10, a + b - 1, max(a, b)))
 
 
-# --- level 2: one multiplication or division ------------------------------------------------------------------------------
+# --- level 2: one multiplication or division --------------------------------------------------------------------------
 
 
 def _boxes(rng: Random) -> _Draft:
@@ -136,7 +139,9 @@ def _boxes(rng: Random) -> _Draft:
 def _share(rng: Random) -> _Draft:
     name, things, each, friends = rng.choice(_NAMES), rng.choice(_THINGS), rng.randint(3, 15), rng.randint(2, 12)
     total = each * friends
-    question = f"{name} shares {total} {things} equally among {friends} friends. How many {things} does each friend get?"
+    question = (
+        f"{name} shares {total} {things} equally among {friends} friends. How many {things} does each friend get?"
+    )
     return _Draft(question, each, (total - friends, each + 1, each - 1, friends, each + 2))
 
 
@@ -147,7 +152,7 @@ def _times_as_old(rng: Random) -> _Draft:
     return _Draft(question, a * k, (a + k, a * (k + 1), a * k - a, a * k + k))
 
 
-# --- level 3: two or three steps ------------------------------------------------------------------------------------------
+# --- level 3: two or three steps --------------------------------------------------------------------------------------
 
 
 def _shopping(rng: Random) -> _Draft:
@@ -169,7 +174,9 @@ def _bus(rng: Random) -> _Draft:
         f"At the second stop {last_off} get off. How many passengers are on the bus then?"
     )
     answer = a - off + on - last_off
-    return _Draft(question, answer, (a - off - on - last_off, a - off + on, a + off + on - last_off, answer + 2, answer + 1))
+    return _Draft(
+        question, answer, (a - off - on - last_off, a - off + on, a + off + on - last_off, answer + 2, answer + 1)
+    )
 
 
 def _fence(rng: Random) -> _Draft:
@@ -183,7 +190,7 @@ def _fence(rng: Random) -> _Draft:
     return _Draft(question, around - gate, (around, length + width - gate, length * width, around + gate))
 
 
-# --- level 4: shares and rates --------------------------------------------------------------------------------------------
+# --- level 4: shares and rates ----------------------------------------------------------------------------------------
 
 
 def _discount(rng: Random) -> _Draft:
@@ -201,8 +208,9 @@ def _tank(rng: Random) -> _Draft:
     net = rng.randint(2, 12)
     volume = net * minutes
     question = (
-        f"Water flows into an empty tank of {volume} liters at {net + out} liters per minute and leaks out at {out} liters per "
-        f"minute. After how many minutes is the tank full?"
+        f"Water flows into an empty tank of {volume} liters at {net + out} liters per minute "
+        f"and leaks out at {out} liters "
+        "per minute. After how many minutes is the tank full?"
     )
     return _Draft(question, minutes, (volume // (net + out), volume // out, minutes + out, minutes + 2))
 
@@ -218,19 +226,23 @@ def _leftover(rng: Random) -> _Draft:
     )
     kept = total // first * (first - 1) // second * (second - 1)
     both_of_all = total - total // first - total // second
-    return _Draft(question, kept, (both_of_all, total // first * (first - 1) // second, total - kept, total // (first * second)))
+    return _Draft(
+        question, kept, (both_of_all, total // first * (first - 1) // second, total - kept, total // (first * second))
+    )
 
 
 _ORDINAL = {2: "half", 3: "third", 4: "quarter", 5: "fifth"}
 
 
-# --- level 5: an unknown to solve for -------------------------------------------------------------------------------------
+# --- level 5: an unknown to solve for ---------------------------------------------------------------------------------
 
 
 def _legs(rng: Random) -> _Draft:
     hens, goats = rng.randint(3, 25), rng.randint(3, 20)
     heads, legs = hens + goats, 2 * hens + 4 * goats
-    question = f"A farmer keeps hens and goats. Together they have {heads} heads and {legs} legs. How many goats are there?"
+    question = (
+        f"A farmer keeps hens and goats. Together they have {heads} heads and {legs} legs. How many goats are there?"
+    )
     return _Draft(question, goats, (hens, legs // 4, legs - 2 * heads, heads // 2))
 
 
@@ -245,7 +257,9 @@ def _catch_up(rng: Random) -> _Draft:
         "How many kilometers from the village does the rider catch up with the cart?"
     )
     answer = fast_speed * hours
-    return _Draft(question, answer, (slow_speed * hours, fast_speed * lead, answer + slow_speed, fast_speed * (hours + lead)))
+    return _Draft(
+        question, answer, (slow_speed * hours, fast_speed * lead, answer + slow_speed, fast_speed * (hours + lead))
+    )
 
 
 def _mean(rng: Random) -> _Draft:
@@ -254,8 +268,8 @@ def _mean(rng: Random) -> _Draft:
     rise = rng.randint(1, (99 - before) // (count + 1) + 1)
     after = before + rise
     question = (
-        f"After {count} tests {name} has a mean score of {before} points. After one more test the mean is {after} points. "
-        "How many points did the last test bring?"
+        f"After {count} tests {name} has a mean score of {before} points. After one more test the mean is {after} "
+        "points. How many points did the last test bring?"
     )
     answer = (count + 1) * after - count * before
     return _Draft(question, answer, (after + rise, 2 * after - before + 1, count * after - (count - 1) * before, after))

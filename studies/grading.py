@@ -1,7 +1,8 @@
 """Grades one generated text against its gold answer.
 
-Guarantees: exact values, never a tolerance (199 is not 200, 18.9 is not 18); a text with no answer in the required form is
-wrong and non-compliant, never guessed at; the parsed answer is kept beside the verdict. docs/grading.md states the rules.
+Guarantees: exact values, never a tolerance (199 is not 200, 18.9 is not 18); a text with no answer in the required form
+is wrong and non-compliant, never guessed at; the parsed answer is kept beside the verdict. docs/grading.md states the
+rules.
 """
 
 from __future__ import annotations
@@ -52,13 +53,14 @@ def grade(
     Parameters
     ----------
     benchmark : str
-        `gsm8k`, `math500`, `arc_challenge`, `aqua_rat`, `builtin`, `builtin_choice`, or a name of the user's own. The user's
-        items are graded as multiple choice where they have choices, as numbers where the gold answer is a number, and as
-        mathematical expressions otherwise.
+        `gsm8k`, `math500`, `arc_challenge`, `aqua_rat`, `builtin`, `builtin_choice`, or a name of the user's own. The
+        user's items are graded as multiple choice where they have choices, as numbers where the gold answer is a
+        number, and as mathematical expressions otherwise.
     text : str
         The generated text alone, without the prompt.
     gold : str
-        The gold answer: a number (or a GSM8K solution that ends in `#### number`), a LaTeX expression, or an option label.
+        The gold answer: a number (or a GSM8K solution that ends in `#### number`), a LaTeX expression, or an option
+        label.
     choices : mapping of str to str, or iterable of str, optional
         Multiple choice: label to option text, or the labels alone. Default: `A`-`E`, or `1`-`5` where gold is a digit.
     seconds : float
@@ -97,6 +99,8 @@ def _grade_option(benchmark: str, text: str, gold: str, choices: Mapping[str, st
     if not isinstance(choices, Mapping):
         choices = dict.fromkeys(choices, "")
     if gold not in choices:
-        raise RequestError(f"the gold answer {gold!r} of a {benchmark} item is not one of its labels {', '.join(choices)}")
+        raise RequestError(
+            f"the gold answer {gold!r} of a {benchmark} item is not one of its labels {', '.join(choices)}"
+        )
     answer = read_option(text, choices)
     return Grade(answer, answer == gold, answer is not None)

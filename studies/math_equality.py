@@ -1,8 +1,8 @@
 """Says whether two mathematical expressions are equal, within a time limit that always holds.
 
 math-verify's own limits are Python signal handlers: they work on the main thread only and cannot stop a single long
-operation (`9^{9^{9^9}}` runs until memory is gone). Comparisons therefore run in one worker process, started on first use
-and shared by all threads, which is killed and started anew when a comparison exceeds its limit.
+operation (`9^{9^{9^9}}` runs until memory is gone). Comparisons therefore run in one worker process, started on first
+use and shared by all threads, which is killed and started anew when a comparison exceeds its limit.
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ class _Worker:
         )
         first = self._line(_START_LIMIT) or {"error": f"it did not start within {_START_LIMIT:.0f} s"}
         if "error" in first:
-            raise PrecollapseError(f"mathematical answers cannot be compared: math-verify failed to load ({first['error']})")
+            raise PrecollapseError(
+                f"mathematical answers cannot be compared: math-verify failed to load ({first['error']})"
+            )
 
     @property
     def alive(self) -> bool:
@@ -97,7 +99,9 @@ class _Worker:
             raise
         if reply is None:
             self.stop()
-            _log.warning("comparing %.80r with gold %.80r did not end within %g s: counted as not equal", answer, gold, seconds)
+            _log.warning(
+                "comparing %.80r with gold %.80r did not end within %g s: counted as not equal", answer, gold, seconds
+            )
             return False
         return bool(reply["equal"])
 

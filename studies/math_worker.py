@@ -1,7 +1,9 @@
-"""Compares mathematical expressions with math-verify, as a process of its own; started by `math_equality`, not imported.
+"""Compares mathematical expressions with math-verify, as a process of its own; started by `math_equality`, not
+imported.
 
-Reads one JSON object a line from standard input, `{"gold": str, "answer": str, "seconds": float}`, and writes one a line,
-`{"equal": bool}`. The first line it writes is `{"ready": true}`, or `{"error": str}` when math-verify cannot be loaded.
+Reads one JSON object a line from standard input, `{"gold": str, "answer": str, "seconds": float}`, and writes one a
+line, `{"equal": bool}`. The first line it writes is `{"ready": true}`, or `{"error": str}` when math-verify cannot be
+loaded.
 
 A request that uses more processor time than `seconds` ends this process: the operating system delivers the signal even
 inside one long integer power, where no Python-level time limit can act.

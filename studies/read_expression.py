@@ -1,7 +1,8 @@
 """Finds the final mathematical expression in generated text.
 
-Guarantees: the last complete, non-blank `\\boxed{...}` is taken with its nested braces balanced, so a retracted box does not
-count, `\\frac{1}{2}` is not cut at its first brace, and two boxes are never merged. Prose is not mistaken for an expression.
+Guarantees: the last complete, non-blank `\\boxed{...}` is taken with its nested braces balanced, so a retracted box
+does not count, `\\frac{1}{2}` is not cut at its first brace, and two boxes are never merged. Prose is not mistaken for
+an expression.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ _BRACE = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
 _TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname|begin|end)\s*\{[^{}]*\}")
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _FUNCTIONS = frozenset("sin cos tan cot sec csc arcsin arccos arctan ln log exp sqrt pi".split())
-_ANSWER_CUE = re.compile(r"^\W*(?:so |thus |therefore,? )?(?:the )?(?:final )?answer(?: is)?(?![A-Za-z])[\s:=*_]*", re.IGNORECASE)
+_ANSWER_CUE = re.compile(
+    r"^\W*(?:so |thus |therefore,? )?(?:the )?(?:final )?answer(?: is)?(?![A-Za-z])[\s:=*_]*", re.IGNORECASE
+)
 _MAX_WRAPPINGS = 8
 _HAS_CONTENT = re.compile(r"[^\W_]|[∅∞π]")
 _PAIRS = (("**", "**"), ("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("`", "`"))
@@ -25,8 +28,8 @@ _PAIRS = (("**", "**"), ("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]")
 def boxes(text: str) -> list[str]:
     """Return the contents of all complete, non-blank `\\boxed{...}` and `\\fbox{...}` in `text`, in order.
 
-    A box that is never closed was cut off while being written and is not one. Of boxes within boxes the outermost counts,
-    and one that only wraps another is looked through.
+    A box that is never closed was cut off while being written and is not one. Of boxes within boxes the outermost
+    counts, and one that only wraps another is looked through.
     """
     closed = sorted(_closed_boxes(text))
     outermost: list[tuple[int, int]] = []
@@ -40,8 +43,8 @@ def boxes(text: str) -> list[str]:
 def final_expression(text: str) -> str | None:
     """Return the final answer of a free response as an expression, or None where there is none.
 
-    In this order: the last box; the first line after the last `####`; a text of one line, or a last line that begins with
-    `Answer`, when it is an expression and not prose; the last number.
+    In this order: the last box; the first line after the last `####`; a text of one line, or a last line that begins
+    with `Answer`, when it is an expression and not prose; the last number.
     """
     if found := boxes(text):
         return found[-1]

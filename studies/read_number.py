@@ -1,9 +1,9 @@
 """Reads numbers out of generated text, with their exact values.
 
-Guarantees: a value is exact (a `Fraction` made from the digits as written), so 199 never passes for 200 nor 18.9 for 18; a
-number is read with all of its parts (sign, currency sign, thousands separators, decimals, fraction bar, power of ten), so a
-trailing comma is punctuation, `42.0` is 42 and `1/2` is a half, not a 1 and a 2. An exponent or an index (`cm^2`, `x_1`) and
-digits inside a name (`H2O`) are not numbers of their own.
+Guarantees: a value is exact (a `Fraction` made from the digits as written), so 199 never passes for 200 nor 18.9 for
+18; a number is read with all of its parts (sign, currency sign, thousands separators, decimals, fraction bar, power of
+ten), so a trailing comma is punctuation, `42.0` is 42 and `1/2` is a half, not a 1 and a 2. An exponent or an index
+(`cm^2`, `x_1`) and digits inside a name (`H2O`) are not numbers of their own.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ class Number:
     Attributes
     ----------
     text : str
-        Plain spelling: no currency sign, no separators, no trailing zeros after the point (`2125`, `-0.5`, `1/2`, `2 1/2`).
+        Plain spelling: no currency sign, no separators, no trailing zeros after the point (`2125`, `-0.5`, `1/2`, `2
+        1/2`).
     value : fractions.Fraction
         The exact value.
     """
@@ -96,7 +97,8 @@ class Number:
 def final_number(text: str) -> Number | None:
     """Return the final answer of a free response as a number, or None where there is none.
 
-    With a `####`: the last number of the first line after the last `####` that holds a number. Without: the last number.
+    With a `####`: the last number of the first line after the last `####` that holds a number. Without: the last
+    number.
     """
     lines = marked_lines(text)
     if lines is None:
@@ -112,7 +114,7 @@ def last_number(text: str) -> Number | None:
 
 
 def whole_number(text: str) -> Number | None:
-    """Return the number that `text` consists of (currency sign and full stop allowed), or None where it holds anything else."""
+    """Return the number that `text` consists of (a currency sign and a full stop may stand beside it), or else None."""
     text = _plain(_WHOLE_TEXT_WRAP.sub("", text)).strip().rstrip(".")
     match = _NUMBER.fullmatch(text)
     return _read(match, text) if match else None

@@ -1,12 +1,12 @@
 """Reads which option of a multiple-choice item a generated text commits to. Strict: exactly one, or none.
 
-Guarantees: only the item's own labels count (an item keyed `1`-`4` is read by digits); the article in "A plant needs light"
-and the quantity in "2 hours" are not options; an option's own wording (`B) vitamin C`) does not name another option; two
-different options in the final answer are no answer.
+Guarantees: only the item's own labels count (an item keyed `1`-`4` is read by digits); the article in "A plant needs
+light" and the quantity in "2 hours" are not options; an option's own wording (`B) vitamin C`) does not name
+another option; two different options in the final answer are no answer.
 
-The final answer is, in this order: the last non-blank `\\boxed{...}`; the clause after the last cue (`####`, `Answer:`, `the
-answer is`, `the correct option is`, ...) that names an option; the lines that consist of an option (`B`, `(B)`, `B) text`);
-the whole text.
+The final answer is, in this order: the last non-blank `\\boxed{...}`; the clause after the last cue (`####`, `Answer:`,
+`the answer is`, `the correct option is`, ...) that names an option; the lines that consist of an option (`B`, `(B)`,
+`B) text`); the whole text.
 """
 
 from __future__ import annotations
@@ -17,44 +17,63 @@ from dataclasses import dataclass
 
 from .read_expression import boxes
 
-_FULL_WIDTH = {0xFF01 + offset: 0x21 + offset for offset in range(94)}
+_FULL_WIDTH = {chr(0xFF01 + offset): chr(0x21 + offset) for offset in range(94)}
 _TYPOGRAPHIC = str.maketrans({**_FULL_WIDTH, "’": "'", "‘": "'", "“": '"', "”": '"', "【": "[", "】": "]"})
 _LATEX_TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
 _SHORT_MATH = re.compile(r"\$([^$\s]{1,12})\$|\\\(([^\n]{1,12}?)\\\)")
 _EMPHASIS = re.compile(r"\*+|`+|(?<![A-Za-z0-9])__|__(?![A-Za-z0-9])")
 
+
+def _any_word(words: str) -> str:
+    """A pattern for any of the given words; an underscore stands for a space."""
+    return rf"\b(?:{'|'.join(words.split()).replace('_', '[ ]')})\b"
+
+
 _CUE = re.compile(
     r"""
     \#{4,}
-    | (?:\banswers?\b | \b(?:correct|best|right|final|my)[ ](?:option|choice|letter)\b)
-      [^\n.!?:=]{0,60}? (?:\b(?:is|be)\b | : | = | → | ->) [ ]*:?
+    | (?: \banswers?\b | \b(?:correct|best|right|final|my)[ ](?:option|choice|letter)\b )
+      [^\n.!?:=]{0,60}? (?: \b(?:is|be)\b | : | = | → | -> ) [ ]*:?
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-_CLAUSE_END = re.compile(
-    r"""[.!?]["')\]]*[ ]+(?=[A-Z][a-z'] | [A-Z][ ]+[a-z]) | [,;]?[ ]*\b(?:because|since|due[ ]to|whereas|while|which)\b""",
-    re.VERBOSE,
+_NEW_SENTENCE = r"""[.!?]["')\]]*[ ]+(?=[A-Z][a-z']|[A-Z][ ]+[a-z])"""
+_REASON = r"[,;]?[ ]*" + _any_word("because since due_to whereas while which")
+_CLAUSE_END = re.compile(f"{_NEW_SENTENCE}|{_REASON}")
+
+# "A is right", "A and B": words after which a bare A, I or digit still stands for an option.
+_SPEAKS_OF_OPTION = re.compile(
+    "[ ]+"
+    + _any_word(
+        "is isn't was wasn't are will would must can cannot could should seems looks appears fits makes and or nor "
+        "not but for because since due as while whereas which that then if rather instead over only again also too here best "
+        "to vs"
+    )
 )
-_AFTER_LABEL_NOT_ARTICLE = re.compile(
-    r"""[ ]+(?:is|isn't|was|wasn't|are|will|would|must|can|cannot|could|should|seems|looks|appears|fits|and|or|nor|not|but|for
-    |because|since|due|as|while|whereas|which|that|then|then,|if|rather|instead|over|only|again|also|too|here|makes|best|to|vs)
-    \b""",
-    re.VERBOSE,
-)
-_COMMITTING_CONTEXT = re.compile(
-    r"""(?:^ | [:=>→,;.!?\n({\["'-] | \b(?:option|choice|answer|letter|is|be|was|it's|that's|choose|chose|select|pick|picked|with|for
-    |think|say|believe|guess|probably|definitely|likely|clearly|thus|so|hence|therefore|only|just|but|either|or|and|both)\b)\s*$""",
-    re.VERBOSE | re.IGNORECASE,
+# "I think B", "choose B", "it must be B": what stands before a bare letter that is given as an answer.
+_COMMITS = re.compile(
+    r"""(?:^|[:=>→,;.!?\n({\["'-]|"""
+    + _any_word(
+        "option choice answer letter is be was it's that's choose chose select pick picked with for think say believe "
+        "guess probably definitely likely clearly thus so hence therefore only just but either or and both"
+    )
+    + r")\s*$",
+    re.IGNORECASE,
 )
 _REFUSED_BEFORE = re.compile(
-    r"""(?:\b(?:not|neither|nor|except|without|eliminates?|reject|exclude|rules?[ ]out|rather[ ]than|instead[ ]of)|n't)
-    (?:[ ]+(?:be|the|option|choice|answer|letter))*[ ]*[(\["']?$""",
-    re.VERBOSE | re.IGNORECASE,
+    r"(?:"
+    + _any_word(
+        "not neither nor except without eliminate eliminates reject exclude rule_out rules_out rather_than instead_of"
+    )
+    + r"""|n't)(?:[ ]+(?:be|the|option|choice|answer|letter))*[ ]*[(\["']?$""",
+    re.IGNORECASE,
 )
 _REFUSED_AFTER = re.compile(
-    r"""[)\]"'.:]?[ ]*(?:(?:is|was|are|can|could|would)(?:n't\b|[ ]+not\b|not\b|[ ]+(?:wrong|incorrect|false|ruled)\b))""",
-    re.VERBOSE | re.IGNORECASE,
+    r"""[)\]"'.:]?[ ]*(?:is|was|are|can|could|would)(?:n't\b|not\b|[ ]+(?:not|wrong|incorrect|false|ruled)\b)""",
+    re.IGNORECASE,
 )
+_OPENED = re.compile(r"""(?<!\w)[(\[{"']\s*$""")
+_CALLED = re.compile(r"\w[(\[]\s*$")
 _CONTEXT = 60
 _ONLY_AROUND = re.compile(r"\W*(?:(?:option|choice|answer|letter)\W+)?", re.IGNORECASE)
 
@@ -122,21 +141,26 @@ class _Labels:
         return [mention for mention in found if alone or not self._refused(span, mention)]
 
     def stated_by(self, clause: str) -> str | None:
-        """Return the option that `clause` consists of: a label alone, or a marked label at its start and no other option."""
+        """Return the option that `clause` states: a label alone, or a marked label at its start and no other option."""
         if alone := self._alone(clause):
             return alone
         found = list(self._scan(clause))
         if len({mention.label for mention in found}) != 1 or self._refused(clause, found[0]):
             return None
-        start = found[0].start
-        marked = bool(re.match(r"\s*[)\].:]", clause[start + len(found[0].label) :]))
-        own_text = found[0].label in self._texts and self._texts[found[0].label].match(clause, start + len(found[0].label))
-        return found[0].label if not re.search(r"\w", clause[:start]) and (marked or own_text) else None
+        first = found[0]
+        end = first.start + len(first.label)
+        at_start = not re.search(r"\w", clause[: first.start])
+        marked = re.match(r"\s*[)\].:]", clause[end:]) or self._own_text(first.label, clause, end)
+        return first.label if at_start and marked else None
 
     def _alone(self, span: str) -> str | None:
         around = _ONLY_AROUND.match(span)
         token = self._token.match(span, around.end()) if around else None
         return self._own[token[0].upper()] if token and not re.search(r"\w", span[token.end() :]) else None
+
+    def _own_text(self, label: str, span: str, end: int) -> re.Match[str] | None:
+        """Match the option's own wording right after its label, as in `B) vitamin C`."""
+        return self._texts[label].match(span, end) if label in self._texts else None
 
     def _scan(self, span: str) -> Iterator[_Mention]:
         skip_to = 0
@@ -144,26 +168,26 @@ class _Labels:
             if token.start() < skip_to:
                 continue
             label = self._own[token[0].upper()]
-            before, after = span[max(0, token.start() - _CONTEXT) : token.start()], span[token.end() : token.end() + _CONTEXT]
-            opened = bool(re.search(r"(?<!\w)[(\[\"'{]\s*$", before))
-            closed = bool(re.match(r"\s*[)\]]", after))
-            marked = (closed and (opened or not re.search(r"[(\[]\s*$", before))) or (opened and after.startswith(('"', "'", "}")))
-            own_text = self._texts[label].match(span, token.end()) if label in self._texts else None
-            if not marked and not own_text:
-                if token[0].isalpha() and token[0] != label and token[0].islower():
-                    continue  # a small letter in prose: the article, a variable
-                if closed:
-                    continue  # f(A)
-                if (token[0] in "AIai" or self._numeric) and self._is_word_or_quantity(after):
-                    continue
+            before = span[max(0, token.start() - _CONTEXT) : token.start()]
+            after = span[token.end() : token.end() + _CONTEXT]
+            called = bool(_CALLED.search(before))  # f(A)
+            bracketed = bool(re.match(r"\s*[)\]]", after)) and not called
+            quoted = bool(_OPENED.search(before)) and after.startswith(('"', "'", "}"))
+            own_text = self._own_text(label, span, token.end())
             if own_text:
                 skip_to = own_text.end()
-            yield _Mention(label, token.start(), marked or bool(own_text) or bool(_COMMITTING_CONTEXT.search(before)))
+            elif not bracketed and not quoted:
+                small_letter_in_prose = token[0] != label and token[0].islower()
+                word_or_quantity = (token[0] in "AIai" or self._numeric) and self._is_word_or_quantity(after)
+                if called or small_letter_in_prose or word_or_quantity:
+                    continue
+            committed = bracketed or quoted or bool(own_text) or bool(_COMMITS.search(before))
+            yield _Mention(label, token.start(), committed)
 
     @staticmethod
     def _is_word_or_quantity(after: str) -> bool:
-        """`A plant`, `I think`, `2 hours`, `A 5 kg ball`: a word or number follows that does not speak about an option."""
-        return bool(re.match(r"\s+(?:[A-Za-z]{2,}|\d)", after)) and not _AFTER_LABEL_NOT_ARTICLE.match(after)
+        """`A plant`, `I think`, `2 hours`, `A 5 kg ball`: the word or number after it makes it no option."""
+        return bool(re.match(r"\s+(?:[A-Za-z]{2,}|\d)", after)) and not _SPEAKS_OF_OPTION.match(after)
 
     @staticmethod
     def _refused(span: str, mention: _Mention) -> bool:
