@@ -27,7 +27,7 @@ from ..hooks.architectures import Architecture, describe
 TRUNK = -1
 _MASKED_ATTENTION = ("eager", "sdpa")
 _MASKED_LAYERS = {"full_attention", "sliding_attention"}
-_CACHE_NAMES = ("cache", "past_key_values", "cache_params")  # by version and family
+CACHE_NAMES = ("cache", "past_key_values", "cache_params")  # by version and family
 _PROBE_TOKENS = 24
 _LONGEST_PROBE = 512
 
@@ -212,8 +212,8 @@ def run_cached(arch: Architecture, model: Any, segments: Sequence[Segment], rows
                 positions = torch.arange(start + done, start + stop, device=device)[None]
                 found: list[Tensor] = []
                 with _reading_residual(arch.blocks if residual else (), index, found):
-                    out = _with_cache(arch, ids, positions, cache)
-                cache = _cache_of(out)
+                    out = run_with_cache(arch, ids, positions, cache)
+                cache = cache_of(out)
                 ran += stop - done
                 for j, k in enumerate(local):
                     final[Row(i, k)] = out.last_hidden_state[0, index[j]]
@@ -231,22 +231,25 @@ def run_cached(arch: Architecture, model: Any, segments: Sequence[Segment], rows
     )
 
 
-def _with_cache(arch: Architecture, ids: Tensor, positions: Tensor, cache: Any) -> Any:
-    accepted = _accepted(arch)
+def run_with_cache(arch: Architecture, ids: Tensor, positions: Tensor, cache: Any) -> Any:
+    """One forward pass of `ids` [1, T] that continues `cache` (None: from the start), under whatever name the family has."""
+    accepted = accepted_arguments(arch)
     arguments: dict[str, Any] = {"input_ids": ids, "use_cache": True}
     if "position_ids" in accepted:
         arguments["position_ids"] = positions
     if cache is not None:
-        arguments[next(name for name in _CACHE_NAMES if name in accepted)] = cache
+        arguments[next(name for name in CACHE_NAMES if name in accepted)] = cache
     return arch.backbone(**arguments)
 
 
-def _accepted(arch: Architecture) -> set[str]:
+def accepted_arguments(arch: Architecture) -> set[str]:
+    """Names of the arguments that the backbone's forward pass takes."""
     return set(inspect.signature(arch.backbone.forward).parameters)
 
 
-def _cache_of(out: Any) -> Any:
-    return next(value for name in _CACHE_NAMES if (value := getattr(out, name, None)) is not None)
+def cache_of(out: Any) -> Any:
+    """The cache that a forward pass returned."""
+    return next(value for name in CACHE_NAMES if (value := getattr(out, name, None)) is not None)
 
 
 @torch.no_grad()
@@ -318,14 +321,14 @@ def _choose(model: Any, arch: Architecture) -> Method:
     segments, rows = _probe(model)
     truth = run_separately(arch, model, segments, rows).final
     if reason is None:
-        error = _difference(run_tree(arch, model, segments, rows).final, truth)
-        if error <= _tolerance(model.dtype):
+        error = difference(run_tree(arch, model, segments, rows).final, truth)
+        if error <= tolerance(model.dtype):
             return Method("tree", None, error)
         reason = f"one pass under a tree mask gave states that differ by {error:.2g} from separate passes"
-    if not set(_CACHE_NAMES) & _accepted(arch):
+    if not set(CACHE_NAMES) & accepted_arguments(arch):
         return Method("separate", f"{reason}; it has no cache to reuse", math.nan)
-    error = _difference(run_cached(arch, model, segments, rows).final, truth)
-    if error <= _tolerance(model.dtype):
+    error = difference(run_cached(arch, model, segments, rows).final, truth)
+    if error <= tolerance(model.dtype):
         return Method("cache", reason, error)
     return Method("separate", f"{reason}; reusing its cache differs by {error:.2g}", error)
 
@@ -335,7 +338,7 @@ def _unfit(model: Any, arch: Architecture) -> str | None:
     implementation = model.config._attn_implementation
     if implementation not in _MASKED_ATTENTION:
         return f"the attention {implementation!r} takes no explicit mask (load the model with attn_implementation='sdpa')"
-    missing = {"position_ids", "attention_mask"} - _accepted(arch)
+    missing = {"position_ids", "attention_mask"} - accepted_arguments(arch)
     if missing:
         return f"{arch.model_type} models take no {' and no '.join(sorted(missing))}"
     if getattr(model.config, "alibi", False):
@@ -365,11 +368,13 @@ def _probe(model: Any) -> tuple[list[Segment], list[Row]]:
     return segments, [Row(0, length - 1), Row(1, 2), Row(2, 1), Row(3, 1)]
 
 
-def _difference(found: Tensor, truth: Tensor) -> float:
+def difference(found: Tensor, truth: Tensor) -> float:
+    """Largest absolute difference relative to the largest true value; infinite when something is not a number."""
     scale = truth.abs().max().clamp_min(1e-12)
     error = float((found - truth).abs().max() / scale)
     return error if math.isfinite(error) else math.inf
 
 
-def _tolerance(dtype: torch.dtype) -> float:
+def tolerance(dtype: torch.dtype) -> float:
+    """Relative difference that rounding in `dtype` explains."""
     return {torch.float32: 1e-4, torch.float64: 1e-9}.get(dtype, 5e-2)
