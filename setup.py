@@ -1,6 +1,47 @@
-"""Build script: the repository root is the package `precollapse`."""
+"""Build script: the repository root is the package `precollapse`, and csrc is an optional shared library in it.
 
-from setuptools import setup
+The library has a plain C interface and is loaded with ctypes, so building it needs a C++ compiler and nothing else: no
+torch, no Python headers. Where there is no compiler the package installs without it and uses torch instead.
+"""
+
+import platform
+import sys
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+BASE = ["-O3", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-ffp-contract=fast", "-fno-math-errno", "-w", "-g0"]
+WIDE = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c", "-mprefer-vector-width=512"]
+# Each file is compiled for its own instruction set; which one runs is decided when it is called.
+FORMS = {
+    "avx2": ["-mavx2", "-mfma", "-mf16c"],
+    "avx512": WIDE,
+    "avx512_bf16": [*WIDE, "-mavx512bf16"],
+}
+
+
+class BuildNative(build_ext):
+    """Compiles csrc, leaving out what the compiler does not know."""
+
+    def build_extension(self, ext):
+        compiler, folder = self.compiler, self.build_temp
+        objects = compiler.compile(["csrc/form_portable.cpp"], folder, extra_postargs=BASE)
+        have = []
+        if platform.machine().lower() in ("x86_64", "amd64"):
+            for form, flags in FORMS.items():
+                try:
+                    objects += compiler.compile([f"csrc/form_{form}.cpp"], folder, extra_postargs=BASE + flags)
+                except Exception as error:
+                    print(
+                        f"csrc: the {form} form is left out, this compiler cannot build it ({error})", file=sys.stderr
+                    )
+                else:
+                    have.append((f"PC_HAVE_{form.upper()}", None))
+        objects += compiler.compile(["csrc/precollapse.cpp"], folder, macros=have, extra_postargs=BASE)
+        compiler.link_shared_object(
+            objects, self.get_ext_fullpath(ext.name), extra_postargs=["-pthread"], target_lang="c++"
+        )
+
 
 setup(
     package_dir={"precollapse": "."},
@@ -13,4 +54,17 @@ setup(
         "precollapse.studies",
         "precollapse.analysis",
     ],
+    ext_modules=[
+        Extension(
+            "precollapse.kernels._native",
+            sources=[
+                "csrc/precollapse.cpp",
+                "csrc/form_portable.cpp",
+                *(f"csrc/form_{form}.cpp" for form in FORMS),
+            ],
+            depends=[f"csrc/{name}.h" for name in ("precollapse", "row_state", "vectors", "form")],
+            optional=True,
+        )
+    ],
+    cmdclass={"build_ext": BuildNative},
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from . import checks, registry
+from . import checks, native, registry
 from .streaming import RowState, merge_top_k, top_k
 from .vocab_stats import (
     OptionIds,
@@ -86,6 +86,9 @@ def _logits_stats(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     if option_ids is not None:
         check_options("logits_stats", option_ids, logits.shape[1])
+    if form == "cpu" and top_k <= native.TOP_K:
+        rows = logits if logits.stride(1) == 1 else logits.contiguous()
+        return (*native.logits_stats(rows, top_k), options_of(logits, option_ids))
     compute = torch.float64 if form == "reference" else torch.float32
     return (*_torch_form(logits, top_k, compute), options_of(logits, option_ids))
 

@@ -3,13 +3,145 @@
 from __future__ import annotations
 
 import ctypes
+import math
+import warnings
+from functools import lru_cache
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+FORMS = ("portable", "avx2", "avx512", "avx512_bf16")
+DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+ROUNDINGS = {None: 0, "bfloat16": 1, "float16": 2}
+
+TOP_K = 256  # larger k is left to torch: candidates are kept per block of columns
+
+_MEND = "install a C++ compiler (g++) and reinstall precollapse"
 
 
+@lru_cache(maxsize=1)
+def _open() -> ctypes.CDLL | str:
+    """The library, or why there is none."""
+    folder = Path(__file__).parent
+    for suffix in EXTENSION_SUFFIXES:
+        path = folder / f"_native{suffix}"
+        if path.exists():
+            try:
+                library = ctypes.CDLL(str(path))
+            except OSError as error:
+                return f"{path.name} cannot be loaded ({error}); {_MEND}."
+            if not hasattr(library, "pc_vocab_stats"):
+                return f"{path.name} is of another version; {_MEND}."
+            pointer, int64, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+            library.pc_forms.argtypes = []
+            library.pc_vocab_stats.argtypes = (
+                [number, number, number, pointer, int64, int64, int64, pointer, int64, int64, pointer]
+                + [ctypes.c_float] * 3
+                + [number, int64]
+                + [pointer] * 4
+            )
+            library.pc_logits_stats.argtypes = [number, number, number, pointer, *[int64] * 4, *[pointer] * 4]
+            return library
+    return f"the C++ forms were not built; {_MEND}."
+
+
+@lru_cache(maxsize=1)
 def load() -> ctypes.CDLL | None:
-    """The shared library of csrc, or None when it was not built."""
-    return None
+    """The shared library of csrc, or None, with one warning, when there is none."""
+    found = _open()
+    if isinstance(found, str):
+        warnings.warn(f"precollapse.kernels uses slower torch forms on the CPU: {found}", RuntimeWarning, stacklevel=2)
+        return None
+    return found
 
 
 def why_missing() -> str:
     """Why `load` gives None, and how to mend it."""
-    return "the C++ forms were not built; install g++ and reinstall precollapse."
+    found = _open()
+    return found if isinstance(found, str) else ""
+
+
+def forms() -> tuple[str, ...]:
+    """The instruction-set forms that were built and run on this processor, slowest first."""
+    found = _open()
+    bits = 0 if isinstance(found, str) else found.pc_forms()
+    return tuple(name for i, name in enumerate(FORMS) if bits >> i & 1)
+
+
+def _outputs(n: int, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    entropy, lse = torch.empty(n, dtype=torch.float64), torch.empty(n, dtype=torch.float64)
+    return entropy, lse, torch.empty(n, k), torch.empty(n, k, dtype=torch.int64)
+
+
+def _check(status: int) -> None:
+    if status != 0:
+        raise MemoryError("precollapse.kernels: the C++ form could not allocate its working memory.")
+
+
+def vocab_stats(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    softcap: float | None,
+    scale: float,
+    k: int,
+    logits_dtype: str | None,
+    form: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Entropy, logsumexp, top logits and ids by the C++ form; `form` names an instruction set, the best by default.
+
+    hidden [n, d] and weight [V, d] must have a unit inner stride.
+    """
+    library = _open()
+    assert isinstance(library, ctypes.CDLL)
+    out = _outputs(len(hidden), k)
+    pivot = 0.0
+    if bias is not None:
+        bias = bias.float().contiguous()
+        largest = bias.max().item()
+        # Shifting all logits changes nothing but the digits left for their differences.
+        if softcap is None and logits_dtype is None and 64.0 < abs(largest) < math.inf:
+            pivot = largest
+    status = library.pc_vocab_stats(
+        FORMS.index(form or forms()[-1]),
+        torch.get_num_threads(),
+        DTYPES[hidden.dtype],
+        hidden.data_ptr(),
+        hidden.shape[0],
+        hidden.shape[1],
+        hidden.stride(0),
+        weight.data_ptr(),
+        weight.shape[0],
+        weight.stride(0),
+        None if bias is None else bias.data_ptr(),
+        pivot,
+        0.0 if softcap is None else softcap,
+        scale,
+        ROUNDINGS[logits_dtype],
+        k,
+        *(part.data_ptr() for part in out),
+    )
+    _check(status)
+    return out
+
+
+def logits_stats(logits: Tensor, k: int, form: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same of logits [n, V] with a unit inner stride."""
+    library = _open()
+    assert isinstance(library, ctypes.CDLL)
+    out = _outputs(len(logits), k)
+    status = library.pc_logits_stats(
+        FORMS.index(form or forms()[-1]),
+        torch.get_num_threads(),
+        DTYPES[logits.dtype],
+        logits.data_ptr(),
+        logits.shape[0],
+        logits.shape[1],
+        logits.stride(0),
+        k,
+        *(part.data_ptr() for part in out),
+    )
+    _check(status)
+    return out

@@ -68,7 +68,8 @@ class RowState:
 
     def entropy_bits(self) -> Tensor:
         """Entropy in bits, float64 [n]; NaN where every column is minus infinity."""
-        entropy = torch.log1p(self.r) * LOG2E - self.t / (1.0 + self.r)
+        log = torch.where(self.r < 0.5, torch.log1p(self.r) * LOG2E, torch.log2(1.0 + self.r))
+        entropy = log - self.t / (1.0 + self.r)
         return torch.where(self.m == -math.inf, math.nan, entropy)
 
     def logsumexp(self) -> Tensor:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from . import checks, registry
+from . import checks, native, registry
 from .streaming import RowState, merge_top_k, top_k
 
 FORMS = ("reference", "torch", "cpu", "triton")
@@ -271,6 +271,27 @@ def _streamed(
     return (*settle(state.entropy_bits(), state.logsumexp(), best.float(), best_ids), options)
 
 
+def _cpu_form(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    softcap: float | None,
+    scale: float,
+    ids: Tensor | None,
+    k: int,
+    logits_dtype: str | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The C++ form, which wants unit inner strides; a weight without is left to the torch form, not copied whole."""
+    if weight.stride(1) != 1:
+        return _streamed(hidden, weight, bias, softcap, scale, ids, k, logits_dtype, torch.float32)
+    rows = hidden if hidden.stride(1) == 1 else hidden.contiguous()
+    out = native.vocab_stats(rows, weight, bias, softcap, scale, k, logits_dtype)
+    options = torch.empty(len(hidden), 0)
+    if ids is not None:
+        options = option_logits(hidden, weight, bias, softcap, scale, ids, logits_dtype, torch.float32)
+    return (*out, options)
+
+
 def settle(entropy: Tensor, lse: Tensor, best: Tensor, best_ids: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Rows that hold a NaN have no order: NaN values, id -1."""
     broken = lse.isnan()[:, None]
@@ -291,6 +312,8 @@ def _vocab_stats(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     if option_ids is not None:
         check_options("vocab_stats", option_ids, weight.shape[0])
+    if form == "cpu" and top_k <= native.TOP_K:
+        return _cpu_form(hidden, weight, bias, softcap, scale, option_ids, top_k, logits_dtype)
     compute = torch.float64 if form == "reference" else torch.float32
     return _streamed(hidden, weight, bias, softcap, scale, option_ids, top_k, logits_dtype, compute)
 

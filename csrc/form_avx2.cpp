@@ -1,0 +1,4 @@
+#define PC_LANES 8
+#include "form.h"
+
+const Form *pc_form_avx2() { return &FORM; }

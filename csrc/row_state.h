@@ -1,0 +1,71 @@
+// State of one row of logits over a part of its columns, and what a chunk of work writes.
+//
+// m is the maximum, at column argmax; r the sum of exp(z - m) over all columns but argmax; t the sum of
+// (z - m) exp(z - m). Without the maximum's own 1 in r, entropies near 0 stay exact.
+#ifndef PRECOLLAPSE_ROW_STATE_H
+#define PRECOLLAPSE_ROW_STATE_H
+
+#include <stdint.h>
+
+struct RowState {
+    double m, r, t;
+    int64_t nan;  // a NaN was among the columns
+};
+
+// The k best of a part of a row, as a heap whose root is the worst kept: lowest value, then highest column.
+struct Candidate {
+    float value;
+    int64_t column;
+};
+
+// How logits are made of dot products.
+struct Transform {
+    const float *bias;  // [V] or null
+    float pivot;        // taken from every bias and so from every logit: a large common offset would eat their digits
+    float softcap;      // 0: none
+    float scale;
+    int rounding;
+};
+
+// What every chunk of vocabulary columns needs; tokens are the rows of hidden that are worked on together.
+struct VocabJob {
+    const void *weight;
+    const void *packed;  // hidden as pack_hidden left it
+    int64_t columns, weight_stride, d, tokens;
+    Transform transform;
+    int64_t kept;   // candidates wanted of every chunk
+    float *floors;  // [tokens]: a value that the kept-th best logit is known to reach; raised as chunks finish
+    int dtype;
+};
+
+struct LogitsJob {
+    const void *logits;
+    int64_t columns, stride, k;
+    int dtype;
+};
+
+const int64_t VOCAB_BLOCK = 192;              // columns whose logits are held at once, per thread
+const int64_t VOCAB_CHUNK = 6 * VOCAB_BLOCK;  // columns of one task
+const int64_t LOGITS_BLOCK = 2048;
+const int64_t LOGITS_CHUNK = 16 * LOGITS_BLOCK;
+const int64_t MAX_TOKENS = 256;
+
+// One instruction set's functions. `scratch` is 64-byte aligned and private to the thread.
+struct Form {
+    int64_t (*packed_bytes)(int64_t tokens, int64_t d);
+    void (*pack_hidden)(int dtype, const void *hidden, int64_t stride, int64_t tokens, int64_t d, void *packed);
+    int64_t (*scratch_bytes)(const VocabJob &job);
+    // Columns [first, last) for all tokens: states[tokens], heaps[tokens][kept].
+    void (*vocab_chunk)(const VocabJob &job, int64_t first, int64_t last, void *scratch, RowState *states,
+                        Candidate *heaps);
+    // Columns [first, last) of one row.
+    void (*logits_chunk)(const LogitsJob &job, int64_t row, int64_t first, int64_t last, RowState *state,
+                         Candidate *heap);
+};
+
+const Form *pc_form_portable();
+const Form *pc_form_avx2();
+const Form *pc_form_avx512();
+const Form *pc_form_avx512_bf16();
+
+#endif
