@@ -89,9 +89,12 @@ def committed(files: Files, n_shards: int) -> set[int]:
     return {shard for shard in found if shard is not None and shard < n_shards}
 
 
-def read_commits(files: Files, run: RunPlan) -> tuple[dict[int, Commit], dict[int, str]]:
-    """The sound commits by shard, in plan order, and what is wrong with each of the others."""
-    shards = sorted(committed(files, run.plan.n_shards))
+def read_commits(
+    files: Files, run: RunPlan, only: Collection[int] | None = None
+) -> tuple[dict[int, Commit], dict[int, str]]:
+    """The sound commits by shard, in plan order, and what is wrong with each of the others; of these shards `only`."""
+    n_shards = run.plan.n_shards
+    shards = sorted(committed(files, n_shards) if only is None else (k for k in only if k < n_shards))
     sound: dict[int, Commit] = {}
     faults: dict[int, str] = {}
     for shard, record in zip(shards, files.read_many([commit_name(k) for k in shards]), strict=True):

@@ -12,7 +12,7 @@ import contextlib
 import errno
 import os
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
@@ -49,11 +49,11 @@ class Files(Protocol):
     def list(self, folder: str) -> dict[str, int]:
         """Names (without the folder) and sizes of the files in a folder, empty where there is none."""
 
-    def create(self, name: str, data: bytes) -> bool:
-        """Put-if-absent, whole and durable: True if this call made the file, False if it was there."""
+    def create(self, name: str, data: bytes, durable: bool = True) -> bool:
+        """Put-if-absent, whole: True if this call made the file, False if it was there."""
 
-    def replace(self, name: str, data: bytes) -> None:
-        """Write or overwrite, whole and durable."""
+    def replace(self, name: str, data: bytes, durable: bool = True) -> None:
+        """Write or overwrite, whole."""
 
     def stage(self, name: str, parts: Iterable[Any]) -> int:
         """Write a new file out of buffers (each used before the next is asked for); returns its size in bytes."""
@@ -154,38 +154,44 @@ class LocalFiles:
             return {}
         return found
 
-    def create(self, name: str, data: bytes) -> bool:
-        with self._written(data) as temporary:
-            try:
-                os.link(temporary, self._root / name)
-            except FileExistsError:
-                return False
-            except OSError as error:
-                if error.errno in (errno.EPERM, errno.ENOTSUP, errno.EMLINK):
-                    raise StoreError(
-                        f"The file system of {self.path} has no hard links ({error.strerror}), which a run needs to "
-                        "commit a shard once: put the run on another file system."
-                    ) from error
-                raise
-        _sync_folder((self._root / name).parent)
+    def create(self, name: str, data: bytes, durable: bool = True) -> bool:
+        try:
+            self._publish(os.link, name, data, durable)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno in (errno.EPERM, errno.ENOTSUP, errno.EMLINK):
+                raise StoreError(
+                    f"The file system of {self.path} refused a hard link ({error.strerror}), which a run needs to "
+                    "commit a shard once: put the run on another file system."
+                ) from error
+            raise
         return True
 
-    def replace(self, name: str, data: bytes) -> None:
-        with self._written(data) as temporary:
-            os.replace(temporary, self._root / name)
-        _sync_folder((self._root / name).parent)
+    def replace(self, name: str, data: bytes, durable: bool = True) -> None:
+        self._publish(os.replace, name, data, durable)
 
-    @contextlib.contextmanager
-    def _written(self, data: bytes) -> Iterator[Path]:
-        """A finished file under a name of its own, gone afterwards."""
-        temporary = self._root / STAGING / f"record.{self._owner}.{attempt()}"
-        try:
-            self.stage(f"{STAGING}/{temporary.name}", [data])
-            yield temporary
-        finally:
-            temporary.unlink(missing_ok=True)
+    def _publish(self, put: Callable[[Path, Path], None], name: str, data: bytes, durable: bool) -> None:
+        """Give a finished file its name. A sweep may take the file before that; then it is written again."""
+        target = self._root / name
+        for left in range(3, -1, -1):
+            record = f"{STAGING}/record.{self._owner}.{attempt()}"
+            try:
+                self._write_new(record, [data], durable)
+                put(self._root / record, target)
+                break
+            except FileNotFoundError:
+                if not left:
+                    raise
+            finally:
+                (self._root / record).unlink(missing_ok=True)
+        if durable:
+            _sync_folder(target.parent)
 
     def stage(self, name: str, parts: Iterable[Any]) -> int:
+        return self._write_new(name, parts, True)
+
+    def _write_new(self, name: str, parts: Iterable[Any], durable: bool) -> int:
         fd = os.open(self._root / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         size = 0
         try:
@@ -194,7 +200,8 @@ class LocalFiles:
                 size += len(data)
                 while data:
                     data = data[os.write(fd, data) :]
-            os.fsync(fd)
+            if durable:
+                os.fsync(fd)
         finally:
             os.close(fd)
         return size

@@ -242,7 +242,7 @@ class Geometry:
                 chunk[:count] = bits[first : first + count, layer]
                 checksum = crc32c(chunk)
                 checksums.append(checksum)
-                yield memoryview(chunk).cast("B")
+                yield chunk.data.cast("B")
                 yield checksum.to_bytes(4, "little")
         yield self.index(states)
 

@@ -111,7 +111,7 @@ class Leases:
             if name is not None and not self._dead(name):
                 return False
             new = f"{LEASES}/{shard:08d}.{generation + 1:06d}.json"
-            if not self._files.create(new, self._record()):
+            if not self._files.create(new, self._record(), durable=False):
                 return False
             self._held[shard] = new
             if name is not None:
@@ -179,6 +179,6 @@ class Leases:
                 self._beat += 1
                 for name in self._held.values():
                     try:
-                        self._files.replace(name, self._record())
+                        self._files.replace(name, self._record(), durable=False)
                     except (OSError, StoreError):
                         pass  # a beat that is missed costs at most double work; the commit decides

@@ -111,6 +111,10 @@ class _Snapshot:
                 )
         raise StoreError(f"{self.files.path}/{name} is gone. Run `precollapse repair` to have its shard done again.")
 
+    def fill(self, shard: int, name: str, offset: int, buffers: list[Any]) -> None:
+        """Fill buffers from byte `offset` of a file of a shard."""
+        self.located(shard, name, lambda place: self.files.read_into(place, offset, buffers))
+
     def whole(self, shard: int, name: str) -> bytes:
         """A file of a shard, checked."""
         data: bytes = self.located(shard, name, self.files.read)
@@ -142,7 +146,7 @@ class _Snapshot:
         out = np.empty(last - first, kind)
         if out.size:
             offset = start + entry["data_offsets"][0] + first * kind.itemsize
-            self.located(shard, name, lambda place: self.files.read_into(place, offset, [out]))
+            self.fill(shard, name, offset, [out])
         return out
 
     def head(self, shard: int, name: str) -> tuple[dict[str, Any], int]:
@@ -150,12 +154,12 @@ class _Snapshot:
         if name not in self._heads:
             size = self.commits[shard].files[name].size if name in self.commits[shard].files else 0
             prefix = bytearray(8)
-            self.located(shard, name, lambda place: self.files.read_into(place, 0, [prefix]))
+            self.fill(shard, name, 0, [prefix])
             length = tensors.header_bytes(bytes(prefix))
             if length > size:
                 raise self.damaged(name)
             text = bytearray(length)
-            self.located(shard, name, lambda place: self.files.read_into(place, 0, [text]))
+            self.fill(shard, name, 0, [text])
             if len(self._heads) >= 256:
                 self._heads.clear()
             self._heads[name] = tensors.parse_header(bytes(text), size, f"{self.files.path}/{name}")
@@ -498,12 +502,16 @@ class Run:
                 flat = values.reshape(len(values), spec.n_layers, width)
                 out[positions] = to_returned(flat[local][:, wanted], spec.dtype)
         else:
-            tasks = [(group, place) for group in self._groups() for place in enumerate(wanted)]
+            tasks = [(group, slot, layer) for group in self._groups() for slot, layer in enumerate(wanted)]
+
+            def read(task: tuple[tuple[int, np.ndarray, np.ndarray], int, int]) -> None:
+                self._read_chunks(name, spec, task[0], task[1], task[2], out)
+
             if len(tasks) == 1:
-                self._read_chunks(name, spec, *tasks[0], out)
+                read(tasks[0])
             elif tasks:
                 with io_pool() as pool:
-                    for _ in pool.map(lambda task: self._read_chunks(name, spec, *task, out), tasks):
+                    for _ in pool.map(read, tasks):
                         pass
         shape = spec.shape if layers is None else (len(wanted), *spec.inner_shape)
         return out.reshape(len(self), *shape)
@@ -513,12 +521,12 @@ class Run:
         name: str,
         spec: ArraySpec,
         group: tuple[int, np.ndarray, np.ndarray],
-        place: tuple[int, int],
+        slot: int,
+        layer: int,
         out: np.ndarray,
     ) -> None:
         """Fill `out[positions, slot]` with one layer of one shard."""
         shard, local, positions = group
-        slot, layer = place
         snapshot = self._snapshot
         cell = self.plan.cell_of(shard)
         geometry = snapshot.run.geometry[cell.index, name]
@@ -543,7 +551,7 @@ class Run:
     def _read_chunk(self, shard: int, file: str, offset: int, size: int, number: int) -> np.ndarray:
         snapshot = self._snapshot
         data, stated = np.empty(size, np.uint8), bytearray(4)
-        snapshot.located(shard, file, lambda place: snapshot.files.read_into(place, offset, [data, stated]))
+        snapshot.fill(shard, file, offset, [data, stated])
         record = snapshot.commits[shard].files[file].chunks or ""
         if f"{crc32c(data):08x}" != record[8 * number : 8 * number + 8]:
             raise snapshot.damaged(file)
@@ -556,7 +564,7 @@ class Run:
         for part in np.split(np.arange(len(rows)), jumps):
             at = offset + int(rows[part[0]]) * size
             block = data[part[0] : part[-1] + 1]
-            snapshot.located(shard, file, lambda place, at=at, b=block: snapshot.files.read_into(place, at, [b]))
+            snapshot.fill(shard, file, at, [block])
         return data
 
 

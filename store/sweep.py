@@ -1,19 +1,19 @@
 """Clearing up after writers that died, without ever taking a file from one that may be alive.
 
-A staged file may go in two cases only: its shard has a commit that does not name it, so that its writer can no longer
-publish it; or its writer was a process of this machine that no longer exists. Everything else waits.
+A staged file of a shard may go in two cases only: its shard has a commit that does not name it, so that its writer can
+no longer publish it; or its writer was a process of this machine that no longer exists. Everything else waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .commits import Commit, finish_moves
+from .commits import finish_moves, read_commits
 from .files import Files
 from .layout import LEASES, STAGING
 from .leases import surely_dead
 from .notes import read_notes
+from .plan import RunPlan
 
 
 @dataclass(frozen=True)
@@ -25,31 +25,31 @@ class Swept:
     kept: int
 
 
-def sweep(files: Files, commits: Mapping[int, Commit]) -> Swept:
+def sweep(files: Files, run: RunPlan) -> Swept:
     """Complete moves that a kill cut off, and remove leftovers that nobody can need."""
-    present = files.list(STAGING)
-    moved = removed = kept = 0
-    dead = _dead_writers(files) if files.immediate else set()
-    wanted: set[str] = set()
-    for shard in sorted({int(head) for head in (name.partition(".")[0] for name in present) if head.isdigit()}):
-        if shard in commits:
-            wanted |= {file.staged.rpartition("/")[2] for file in commits[shard].files.values()}
-            moved += finish_moves(files, commits[shard], present.keys())
-    for name in present.keys() - wanted:
-        head, _, rest = name.partition(".")
-        if (head.isdigit() and int(head) in commits) or rest.partition(".")[0] in dead:
+    present, leases = files.list(STAGING), files.list(LEASES)
+    shards = {int(head) for head in (name.partition(".")[0] for name in (*present, *leases)) if head.isdigit()}
+    commits, _ = read_commits(files, run, shards) if shards else ({}, {})
+    writers = read_notes(files)[0].get("writers", {}) if present else {}
+    dead = {name for name, about in writers.items() if files.immediate and surely_dead(about.get("identity", {}))}
+    wanted = {file.staged.rpartition("/")[2] for commit in commits.values() for file in commit.files.values()}
+    moved = sum(finish_moves(files, commit, present.keys()) for commit in commits.values())
+    removed = kept = 0
+    for name in sorted(present.keys() - wanted):
+        kind, _, rest = name.partition(".")
+        owner = rest.partition(".")[0]
+        if kind == "record":  # a record that vanishes before it is published is written again
+            useless = owner in dead or owner not in writers
+        else:
+            useless = owner in dead or (kind.isdigit() and int(kind) in commits)
+        if useless:
             files.remove(f"{STAGING}/{name}")
             removed += 1
         else:
             kept += 1
-    for name in files.list(LEASES):
+    for name in leases:
         head = name.partition(".")[0]
         if head.isdigit() and int(head) in commits:
             files.remove(f"{LEASES}/{name}")
             removed += 1
     return Swept(moved, removed, kept)
-
-
-def _dead_writers(files: Files) -> set[str]:
-    writers = read_notes(files)[0].get("writers", {})
-    return {name for name, about in writers.items() if surely_dead(about.get("identity", {}))}

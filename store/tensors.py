@@ -54,7 +54,7 @@ def encode(tensors: Stored, notes: Mapping[str, str] | None = None) -> Iterator[
         buffers += [part for part in parts if part.nbytes]
     yield header(head)
     for part in buffers:
-        yield memoryview(part.reshape(-1)).cast("B")
+        yield part.reshape(-1).data.cast("B")
 
 
 def header(head: Mapping[str, Any]) -> bytes:

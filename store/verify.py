@@ -235,7 +235,7 @@ def repair(path: str | os.PathLike[str]) -> Repair:
         faults = [fault.where for fault in _strays(files, run, commits, set())]
         for name in faults:
             files.move(name, f"{DAMAGED}/{name.replace('/', '.')}")
-        swept = sweep(files, commits)
+        swept = sweep(files, run)
     return Repair(swept.moved, swept.removed, (*missing, *other), tuple(sorted(bad | broken.keys())), swept.kept)
 
 

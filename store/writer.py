@@ -111,7 +111,7 @@ def open_writer(
         commits, faults = read_commits(files, run)
         if faults:
             raise StoreError(f"{next(iter(faults.values()))} Run `precollapse repair` to have its shard done again.")
-        sweep(files, commits)
+        sweep(files, run)
     return Writer(files, run, asked.columns, name, note, Leases(files, name, lease_seconds), set(commits))
 
 
@@ -330,14 +330,15 @@ class Writer:
             self._note.update(dict(values))
 
     def close(self) -> None:
-        """Give back all leases. Leaves the run as it is."""
+        """Give back all leases, and sweep what dead writers left."""
         if self._closed:
             return
         self._closed = True
         try:
             self._leases.close()
-        except OSError as error:
-            warnings.warn(f"The leases of {self.path} could not be given back ({error}); they expire.", stacklevel=2)
+            sweep(self._files, self._run)
+        except (OSError, StoreError) as error:
+            warnings.warn(f"{self.path} was left untidy ({error}); the next opening sweeps it.", stacklevel=2)
 
     def _check_open(self) -> None:
         if self._closed:
