@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from .extractor import CapturedBatch, Extractor
+from .extractor import CapturedBatch, Extractor, join
 from .states import States
 
-__all__ = ["CapturedBatch", "Extractor", "States"]
+__all__ = ["CapturedBatch", "Extractor", "States", "join"]

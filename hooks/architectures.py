@@ -207,6 +207,11 @@ class Architecture:
         """The sites that this model has, in DESIGN order."""
         return tuple(site for site in SITES if site == "final_norm" or site in self.taps)
 
+    @property
+    def head_width(self) -> int:
+        """Width of one head's output before the output projection (`z`)."""
+        return input_width(self.module(0, "z")) // self.heads
+
     def require(self, site: str) -> None:
         """Raise RequestError when this model has no such site, saying why and what it has."""
         if site not in SITES:
@@ -218,6 +223,12 @@ class Architecture:
     def module(self, layer: int, site: str) -> nn.Module:
         """The module that is hooked for a layer site."""
         return submodule(self.blocks[layer], self.taps[site].module)
+
+
+def input_width(module: Any) -> int:
+    """Input width of an output projection, plain or quantised, Linear or GPT-2's Conv1D."""
+    width = getattr(module, "in_features", None) or getattr(module, "nx", None)
+    return int(width) if width else int(module.weight.shape[0])
 
 
 def submodule(root: nn.Module, path: str) -> nn.Module:

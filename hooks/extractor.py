@@ -33,6 +33,11 @@ CPU_BATCH_TOKENS = 2048
 GPU_BATCH_TOKENS = 16384
 
 
+def default_batch_tokens(device_type: str) -> int:
+    """Most padded tokens per batch where the caller does not say."""
+    return CPU_BATCH_TOKENS if device_type == "cpu" else GPU_BATCH_TOKENS
+
+
 @dataclass(frozen=True)
 class CapturedBatch:
     """One batch of a capture as it comes off the model.
@@ -95,7 +100,7 @@ class Extractor:
         self.source: models.ModelSource | None = None
         if batch_tokens is not None and batch_tokens < 1:
             raise RequestError(f"batch_tokens must be at least 1, found {batch_tokens}")
-        self.batch_tokens = batch_tokens or (CPU_BATCH_TOKENS if self.device.type == "cpu" else GPU_BATCH_TOKENS)
+        self.batch_tokens = batch_tokens or default_batch_tokens(self.device.type)
         self.gate_report: GateReport | None = None
         if check:
             ids = [self.renderer.render(text).token_ids for text in _GATE_TEXTS]
@@ -221,7 +226,7 @@ class Extractor:
         """
         rendered = self.render(prompts)
         pieces = list(self.stream(rendered, sites, layers, attention, options, top_k, spans))
-        return _in_order(pieces, len(rendered))
+        return join(pieces, len(rendered))
 
     def stream(
         self,
@@ -326,6 +331,15 @@ class Extractor:
             manifest=self.manifest(),
         )
         return CapturedBatch(states, batch, stats.top_ids[:, 0], got.cache)
+
+    def prefill(self, captured: CapturedBatch) -> CapturedBatch:
+        """The same batch run once more through the plain model, with a cache: for backends that give none."""
+        prompts = captured.states.token_ids
+        batch = assemble(range(len(prompts)), prompts, self.renderer.pad_id, "left", self.device)
+        plain = make_backend(self.model)
+        got = plain.rows(batch, Request((), (), batch.boundary[:, None], use_cache=True))
+        top = row_statistics(plain.architecture, got.final_norm[:, -1], 1, None).top_ids[:, 0]
+        return CapturedBatch(captured.states, batch, top, got.cache)
 
     def manifest(self) -> dict[str, Any]:
         """What produced a capture: model, tokenizer, backend, dtype, attention implementation, versions, gate result."""
@@ -470,8 +484,14 @@ def _attention_rows(attention: list[torch.Tensor | None] | None, batch: Batch, l
     return out
 
 
-def _in_order(pieces: list[CapturedBatch], n: int) -> States:
-    """Join batches into one States in the caller's order."""
+def join(pieces: Sequence[CapturedBatch], n: int) -> States:
+    """Join the batches of one `stream` into one States in the caller's order.
+
+    Raises
+    ------
+    CaptureError
+        If the batches do not hold each of the n prompts exactly once.
+    """
     order = [row for piece in pieces for row in piece.batch.rows]
     if sorted(order) != list(range(n)):
         raise CaptureError(f"{len(order)} states were captured for {n} prompts; nothing was kept, which is a fault of this package")

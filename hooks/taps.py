@@ -15,7 +15,7 @@ import torch
 
 from ..errors import CaptureError
 from ..kernels import gather_rows
-from .architectures import Architecture, Tap
+from .architectures import Architecture, Tap, input_width
 
 
 def first_tensor(value: Any) -> torch.Tensor:
@@ -64,7 +64,7 @@ class RowBuffers:
         for site in self.sites:
             width = architecture.width
             if site == "z":
-                width = _input_width(architecture.module(self.layers[0], "z"))
+                width = input_width(architecture.module(self.layers[0], "z"))
             self.buffers[site] = torch.empty((len(self.columns), batch, len(self.layers), width), dtype=dtype, device=device)
         self.fired: dict[tuple[str, int], int] = {(site, layer): 0 for site in self.sites for layer in self.layers}
 
@@ -140,9 +140,3 @@ def _reads_output(buffers: RowBuffers, site: str, layer: int) -> Callable[..., N
         buffers.write(site, layer, first_tensor(output))
 
     return hook
-
-
-def _input_width(module: Any) -> int:
-    """Input width of an output projection, plain or quantised, Linear or GPT-2's Conv1D."""
-    width = getattr(module, "in_features", None) or getattr(module, "nx", None)
-    return int(width) if width else int(module.weight.shape[0])

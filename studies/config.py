@@ -1,0 +1,153 @@
+"""The settings of a study: what is asked, checked before anything is loaded.
+
+Guarantees that every setting that decides a number is part of the run's configuration, and so of its hash: a run is never
+continued under other settings. Settings that only say where or how fast (the path, the progress bar) are not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import RequestError
+from . import benchmarks, prompts
+
+TEMPLATES = ("auto", "chat", "raw")
+ATTENTION = ("none", "summary", "rows")
+STORE_DTYPES = ("auto", "float32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class StudyConfig:
+    """What `run_study` does.
+
+    Attributes
+    ----------
+    out : path
+        The run to create or to continue.
+    model : str
+        See `Extractor.from_pretrained`.
+    benchmarks : tuple of str
+        Names of `benchmarks.FORMATS`, or names of the user's own with a file in `items`.
+    items : mapping of str to path
+        JSON Lines files by benchmark.
+    n : int, optional
+        Items per benchmark, a seeded sample; None takes all.
+    seed : int
+        Seed of the samples (and of generated items).
+    regimes : tuple of str
+    regimes_file : path, optional
+        YAML file with the user's own regimes.
+    template : {"auto", "chat", "raw"}
+        Whether the text becomes a user turn of the model's chat template. "auto": where the tokenizer has one.
+    sites : tuple of str
+        Layer sites to store; () for none.
+    layers : str
+        As in `Extractor.capture`, in text form: "all", "0,5,10-12", "-1", "0.5".
+    attention : {"none", "summary", "rows"}
+    top_k : int
+        Most likely first tokens to keep.
+    generate : bool
+        Whether to let the model answer, and grade it.
+    max_new_tokens : int or mapping of str to int, optional
+        Cap on output tokens, for all regimes or by regime; None takes each regime's own (50 for baseline, 512 for the others).
+    moments : bool
+        Keep streaming mean and covariance of resid_post per cell and layer.
+    store_dtype : {"auto", "float32", "float16", "bfloat16"}
+        How site rows are stored; "auto" keeps the model's dtype.
+    backend, dtype, device, revision, batch_tokens
+        As in `Extractor.from_pretrained`.
+    shard_size : int, optional
+        States per shard; None chooses it from the model's size (at most 32 when generating).
+    """
+
+    out: str | Path
+    model: str = "smollm2-135m-instruct"
+    benchmarks: Sequence[str] = ("builtin", "builtin_choice")
+    items: Mapping[str, str | Path] = field(default_factory=dict)
+    n: int | None = None
+    seed: int = 0
+    regimes: Sequence[str] = ("baseline", "cot", "babble")
+    regimes_file: str | Path | None = None
+    template: str = "auto"
+    sites: Sequence[str] = ("resid_post",)
+    layers: str = "all"
+    attention: str = "none"
+    top_k: int = 10
+    generate: bool = True
+    max_new_tokens: int | Mapping[str, int] | None = None
+    moments: bool = False
+    store_dtype: str = "auto"
+    backend: str = "hf"
+    dtype: str = "auto"
+    device: str | None = None
+    revision: str | None = None
+    batch_tokens: int | None = None
+    shard_size: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("benchmarks", "regimes", "sites"):
+            value = getattr(self, name)
+            value = (value,) if isinstance(value, str) else tuple(value)
+            if len(set(value)) != len(value):
+                raise RequestError(f"{name} {', '.join(value)} name one twice; name each once")
+            object.__setattr__(self, name, value)
+        if not self.benchmarks or not self.regimes:
+            raise RequestError("a study needs at least one benchmark and one regime; give --benchmark and --regimes")
+        for name in self.benchmarks:
+            if name not in benchmarks.FORMATS and name not in self.items:
+                raise RequestError(f"benchmark {name!r} is unknown; choose from {', '.join(benchmarks.FORMATS)}, or give your own rows with --items {name}=FILE")
+        for name in self.items:
+            if name not in self.benchmarks:
+                raise RequestError(f"items were given for {name!r}, which is not among the benchmarks {', '.join(self.benchmarks)}; add it there or leave its file out")
+        for name, allowed in (("template", TEMPLATES), ("attention", ATTENTION), ("store_dtype", STORE_DTYPES)):
+            if getattr(self, name) not in allowed:
+                raise RequestError(f"{name} {getattr(self, name)!r} is unknown; choose from {', '.join(allowed)}")
+        for name in ("n", "batch_tokens", "shard_size"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise RequestError(f"{name} must be a whole number of at least 1, found {value!r}")
+        if not isinstance(self.top_k, int) or self.top_k < 0:
+            raise RequestError(f"top_k must be a whole number of at least 0, found {self.top_k!r}")
+        known = self.regime_table()
+        for name in self.regimes:
+            prompts.get(name, known)
+        for regime in self.regimes:
+            if self.cap(regime, known) < 1:
+                raise RequestError(f"max_new_tokens of regime {regime!r} must be at least 1, found {self.cap(regime, known)}; to capture only, use --no-generate")
+        if isinstance(self.max_new_tokens, Mapping):
+            for name in self.max_new_tokens:
+                if name not in self.regimes:
+                    raise RequestError(f"max_new_tokens names regime {name!r}, which is not among {', '.join(self.regimes)}")
+
+    def regime_table(self) -> Mapping[str, prompts.Regime]:
+        """The named regimes and the user's own."""
+        return prompts.REGIMES if self.regimes_file is None else prompts.load_regimes(self.regimes_file)
+
+    def cap(self, regime: str, known: Mapping[str, prompts.Regime] | None = None) -> int:
+        """The cap on output tokens under a regime."""
+        own = prompts.get(regime, known or self.regime_table()).max_new_tokens
+        if isinstance(self.max_new_tokens, Mapping):
+            return int(self.max_new_tokens.get(regime, own))
+        return own if self.max_new_tokens is None else int(self.max_new_tokens)
+
+
+_NOT_NUMBERS = ("out", "items", "regimes_file", "device", "max_new_tokens", "shard_size", "model")
+
+
+def settings(config: StudyConfig) -> dict[str, Any]:
+    """The settings that decide numbers, as JSON values, before what the items, templates and the model add."""
+    values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.name not in _NOT_NUMBERS}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def defaults() -> dict[str, Any]:
+    """What each setting counts as when it is not given: a setting added later does not change an older run's hash."""
+    out: dict[str, Any] = {}
+    for f in dataclasses.fields(StudyConfig):
+        if f.name not in _NOT_NUMBERS and f.default is not dataclasses.MISSING:
+            out[f.name] = list(f.default) if isinstance(f.default, tuple) else f.default
+    return out

@@ -1,0 +1,276 @@
+"""One shard of a study: its prompts captured, answered and graded, as the arrays and columns that the store keeps.
+
+Guarantees one row per planned state in plan order, each value under the column or array that the run declares; a value that
+does not apply (an option entropy of a free-response item, an answer when nothing was generated) is missing, never 0.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from .. import store
+from ..errors import RequestError, StoreError
+from ..hooks import CapturedBatch, Extractor, States, join
+from ..hooks.options import option_forms
+from ..hooks.rendering import Rendered
+from ..hooks.selection import resolve_layers, resolve_sites
+from ..kernels import Moments
+from . import benchmarks, grading, prompts
+from .config import StudyConfig
+from .generation import Output, continue_greedily
+
+COLUMNS: dict[str, str] = {
+    "question": "string",
+    "prompt": "string",
+    "gold": "string",
+    "choices": "string",
+    "format": "string",
+    "text": "string",
+    "answer": "string",
+    "correct": "bool",
+    "compliant": "bool",
+    "output_tokens": "int64",
+    "max_new_tokens": "int64",
+    "truncated": "bool",
+    "finish_reason": "string",
+    "prompt_tokens": "int64",
+    "boundary": "int64",
+    "bos_count": "int64",
+    "entropy_bits": "float64",
+    "logsumexp": "float64",
+    "option_entropy_bits": "float64",
+    "option_margin": "float64",
+    "option_mass": "float64",
+    "option_choice": "string",
+    "template": "string",
+    "template_hash": "string",
+    "regime_hash": "string",
+}
+"""Columns of a study's table of states."""
+
+SUMMARY_SPANS = ("instruction", "question", "choices", "cue")
+SUMMARIES = ("entropy_bits", "first_token", *SUMMARY_SPANS, "rest")
+
+
+@dataclass(frozen=True)
+class Work:
+    """One state to make: an item under a regime, with its prompt."""
+
+    id: str
+    benchmark: str
+    regime: str
+    item: benchmarks.Item
+    prompt: prompts.Prompt
+
+    def key(self) -> dict[str, str]:
+        """What the plan keeps of it."""
+        return {"id": self.id, "benchmark": self.benchmark, "regime": self.regime, "item_id": self.item.id}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to make shards: the settings, the loaded model, and what follows from both.
+
+    Attributes
+    ----------
+    config : StudyConfig
+    extractor : Extractor
+    caps : dict of str to int
+        Cap on output tokens by regime.
+    layers : tuple of int
+    dtype : str
+        In which site rows are stored.
+    option_width : int
+        Most options that an item has, the width of `option_logprobs`; 0 when all items are free response.
+    """
+
+    config: StudyConfig
+    extractor: Extractor
+    caps: dict[str, int]
+    layers: tuple[int, ...]
+    dtype: str
+    option_width: int
+
+    @classmethod
+    def of(cls, config: StudyConfig, extractor: Extractor, work: list[Work]) -> Recipe:
+        """Resolve a study's settings against its model.
+
+        Raises
+        ------
+        RequestError
+            If the model lacks a site or layer, or an option is no single token for it.
+        """
+        resolve_sites(config.sites, extractor.backend.architecture, extractor.backend.sites, extractor.backend.name)
+        known = config.regime_table()
+        labels = {tuple(w.item.choices) for w in work if w.item.choices is not None}
+        for own in sorted(labels):
+            option_forms(extractor.tokenizer, own, "the items' options")
+        dtype = str(extractor.model.dtype).removeprefix("torch.") if config.store_dtype == "auto" else config.store_dtype
+        return cls(
+            config,
+            extractor,
+            {regime: config.cap(regime, known) for regime in config.regimes},
+            resolve_layers(config.layers, extractor.n_layers),
+            dtype,
+            max((len(own) for own in labels), default=0),
+        )
+
+    def arrays(self) -> dict[str, store.ArraySpec]:
+        """The arrays that a run of this study declares."""
+        architecture, n = self.extractor.backend.architecture, len(self.layers)
+        specs = {}
+        for site in self.config.sites:
+            if site == "final_norm":
+                specs[site] = store.ArraySpec((architecture.width,), self.dtype, None)
+            elif site == "z":
+                specs[site] = store.ArraySpec((n, architecture.heads, architecture.head_width), self.dtype, self.layers)
+            else:
+                specs[site] = store.ArraySpec((n, architecture.width), self.dtype, self.layers)
+        if self.config.top_k:
+            specs["top_ids"] = store.ArraySpec((self.config.top_k,), "int64", None)
+            specs["top_logits"] = store.ArraySpec((self.config.top_k,), "float32", None)
+        if self.option_width:
+            specs["option_logprobs"] = store.ArraySpec((self.option_width,), "float64", None)
+        if self.config.attention == "summary":
+            for name in SUMMARIES:
+                specs[f"attention_{name}"] = store.ArraySpec((n, architecture.heads), "float32", self.layers)
+        return specs
+
+    def ragged(self) -> dict[str, str]:
+        """The ragged arrays that a run of this study declares."""
+        own = {"token_ids": "int32", "output_ids": "int32"}
+        return own | ({"attention_rows": "float32"} if self.config.attention == "rows" else {})
+
+
+def make_shard(recipe: Recipe, members: list[tuple[Work, Rendered]], bar: Any = None) -> dict[str, Any]:
+    """Capture, generate and grade the states of one shard.
+
+    Parameters
+    ----------
+    recipe : Recipe
+    members : list of (Work, Rendered)
+        The shard's states in plan order; all of one benchmark and regime.
+    bar : tqdm, optional
+        Advanced by one per state.
+
+    Returns
+    -------
+    dict
+        `arrays`, `table`, `ragged` and `blobs` for `store.Writer.write`.
+    """
+    states, outputs = _run(recipe, members, bar)
+    ragged: dict[str, Any] = {
+        "token_ids": [np.asarray(r.token_ids, np.int32) for _, r in members],
+        "output_ids": [np.asarray(o.token_ids if o else (), np.int32) for o in outputs],
+    }
+    if states.attention_rows is not None:
+        ragged["attention_rows"] = [rows.numpy() for rows in states.attention_rows]
+    blobs = {}
+    if recipe.config.moments:
+        resid = states["resid_post"]
+        moments = Moments(resid.shape[1], resid.shape[2])
+        moments.update(resid)
+        blobs["moments"] = moments.to_bytes()
+    return {"arrays": _arrays(recipe, states), "table": _table(recipe, members, states, outputs), "ragged": ragged, "blobs": blobs}
+
+
+def _run(recipe: Recipe, members: list[tuple[Work, Rendered]], bar: Any) -> tuple[States, list[Output | None]]:
+    config, extractor = recipe.config, recipe.extractor
+    options = [None if w.item.choices is None else tuple(w.item.choices) for w, _ in members]
+    stream = extractor.stream(
+        [r for _, r in members],
+        tuple(dict.fromkeys((*config.sites, *(("resid_post",) if config.moments else ())))),
+        config.layers,
+        config.attention,
+        options if any(options) else None,
+        config.top_k,
+        [_spans(w) for w, _ in members] if config.attention == "summary" else None,
+        keep_cache=config.generate and extractor.backend.gives_cache,
+    )
+    outputs: list[Output | None] = [None] * len(members)
+    pieces = []
+    for captured in stream:
+        if config.generate:
+            begun = captured if captured.cache is not None else extractor.prefill(captured)
+            made = continue_greedily(extractor.model, extractor.tokenizer, begun, recipe.caps[members[0][0].regime])
+            for row, output in zip(captured.batch.rows, made, strict=True):
+                outputs[row] = output
+        pieces.append(CapturedBatch(captured.states, captured.batch, captured.next_token, None))
+        if bar is not None:
+            bar.update(len(captured.batch.rows))
+    return join(pieces, len(members)), outputs
+
+
+def _spans(w: Work) -> dict[str, tuple[int, int]]:
+    return {name: span for name, span in w.prompt.spans.items() if name in SUMMARY_SPANS and span[1] > span[0]}
+
+
+def _table(recipe: Recipe, members: list[tuple[Work, Rendered]], states: States, outputs: list[Output | None]) -> dict[str, list[Any]]:
+    table: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+    for i, ((w, r), output) in enumerate(zip(members, outputs, strict=True)):
+        item = w.item
+        values: dict[str, Any] = {
+            "question": item.question,
+            "prompt": r.text,
+            "gold": item.answer,
+            "choices": None if item.choices is None else json.dumps(item.choices, ensure_ascii=False),
+            "format": item.format,
+            "prompt_tokens": len(r.token_ids),
+            "boundary": states.boundary[i],
+            "bos_count": r.bos_count,
+            "entropy_bits": float(states.entropy_bits[i]),
+            "logsumexp": float(states.logsumexp[i]),
+            "template": r.template,
+            "template_hash": r.template_hash,
+            "regime_hash": w.prompt.template_hash,
+        }
+        if output is not None:
+            grade = grading.grade(w.benchmark, output.text, item.answer, item.choices)
+            values |= {
+                "text": output.text,
+                "answer": grade.answer,
+                "correct": grade.correct,
+                "compliant": grade.compliant,
+                "output_tokens": len(output.token_ids),
+                "max_new_tokens": recipe.caps[w.regime],
+                "truncated": output.truncated,
+                "finish_reason": output.finish_reason,
+            }
+        if item.choices is not None and states.option_logprobs is not None and states.option_labels is not None:
+            values["option_choice"] = states.option_labels[i][int(np.nanargmax(states.option_logprobs[i]))]
+            for name in ("option_entropy_bits", "option_margin", "option_mass"):
+                values[name] = float(getattr(states, name)[i])
+        for name, column in table.items():
+            column.append(values.get(name))
+    return table
+
+
+def _arrays(recipe: Recipe, states: States) -> dict[str, np.ndarray]:
+    config, n = recipe.config, len(states)
+    out = {site: _stored(states[site], recipe.dtype, site) for site in config.sites}
+    if config.top_k:
+        out |= {"top_ids": states.top_ids.astype(np.int64), "top_logits": states.top_logits.astype(np.float32)}
+    if recipe.option_width:
+        logprobs = np.full((n, recipe.option_width), np.nan)
+        if states.option_logprobs is not None:
+            logprobs[:, : states.option_logprobs.shape[1]] = states.option_logprobs
+        out["option_logprobs"] = logprobs
+    if states.attention_summary is not None:
+        missing = np.full_like(states.attention_summary["entropy_bits"], np.nan)
+        out |= {f"attention_{name}": states.attention_summary.get(name, missing).astype(np.float32) for name in SUMMARIES}
+    return out
+
+
+def _stored(x: torch.Tensor, name: str, site: str) -> np.ndarray:
+    """Site rows in the dtype they are stored in; a float16 that overflows is an error, not an infinity."""
+    if name == "bfloat16":
+        return x.to(torch.bfloat16).view(torch.int16).numpy()
+    cast = x.to(getattr(torch, name))
+    if not bool(torch.isfinite(cast).all()):
+        raise RequestError(f"{site} holds values up to {float(x.abs().max()):.4g}, more than {name} can hold; use --store-dtype bfloat16 or float32")
+    return cast.numpy()

@@ -1,0 +1,247 @@
+"""The study runner: items x regimes through one model, into one run.
+
+Guarantees: everything that can be refused is refused before any work (names, files, prompt lengths, options); the work is
+cut into shards before it starts, and batches and generation are formed within a shard, so a resumed run equals an
+uninterrupted one; one cell that fails does not stop the others; Ctrl-C stops after the shard in hand.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from .. import store
+from ..errors import PrecollapseError, RequestError, StoreError
+from ..hooks import Extractor
+from ..hooks import models as hook_models
+from ..hooks.extractor import default_batch_tokens
+from ..hooks.rendering import Rendered
+from ..store.settings import check_settings
+from . import benchmarks, prompts
+from .config import StudyConfig, defaults, settings
+from .shards import COLUMNS, Recipe, Work, make_shard
+
+SHARD_STATES_WHEN_GENERATING = 32
+
+class StudyInterrupted(PrecollapseError):
+    """Ctrl-C was pressed; what is committed is kept and the same command goes on from there."""
+
+    exit_status = 130
+
+
+def run_study(config: StudyConfig, *, progress: bool = True, extractor: Extractor | None = None) -> store.Run:
+    """Run a study, or continue it where its run was left.
+
+    Parameters
+    ----------
+    config : StudyConfig
+    progress : bool
+        Show a bar with rate and time left on stderr.
+    extractor : Extractor, optional
+        An extractor of the config's model that is already loaded.
+
+    Returns
+    -------
+    store.Run
+        The finished run. Cells that failed are in `run.failed_cells`, with the reason.
+
+    Raises
+    ------
+    RequestError
+        If something asked for does not exist or does not fit; nothing has been written then. `store.ConfigMismatch` names the
+        settings in which an existing run differs.
+    StoreError
+        If the run cannot be written (such as a full disk); what is committed stays.
+    StudyInterrupted
+        After Ctrl-C.
+    """
+    known = config.regime_table()
+    work = plan_work(config, known)
+    source = hook_models.resolve(config.model, config.revision)
+    asked = full_settings(config, known, work, source)
+    out = Path(config.out)
+    existing = _existing(out)
+    if existing is not None:
+        plan = store.Plan.build((w.key() for w in work), config.shard_size or existing.plan.shard_size)
+        check_settings(out, plan=plan, config=asked, config_defaults=defaults())
+        if existing.progress.complete:
+            return existing
+    if extractor is None:
+        extractor = Extractor.from_pretrained(
+            config.model, config.backend, config.dtype, config.device, config.revision, batch_tokens=config.batch_tokens
+        )
+    rendered = render_work(config, work, extractor)
+    recipe = Recipe.of(config, extractor, work)
+    arrays = recipe.arrays()
+    shard_size = config.shard_size or (existing.plan.shard_size if existing else _shard_size(config, arrays))
+    plan = store.Plan.build((w.key() for w in work), shard_size)
+    by_id = {w.id: (w, r) for w, r in zip(work, rendered, strict=True)}
+    with (
+        store.open_writer(
+            out,
+            plan=plan,
+            config=asked,
+            config_defaults=defaults(),
+            manifest=_manifest(config, extractor, work),
+            arrays=arrays,
+            columns=COLUMNS,
+            ragged=recipe.ragged(),
+        ) as writer,
+        stop_after_shard() as stopping,
+        tqdm(total=plan.n_states, unit="state", disable=not progress, file=sys.stderr, dynamic_ncols=True, smoothing=0.1) as bar,
+    ):
+        done = plan.n_states - sum(len(writer.shard(k).states) for k in writer.pending())
+        bar.update(done)
+        bar.initial = done
+        failed: dict[tuple[str, str], str] = {}
+        for k in writer.claimed():
+            shard = writer.shard(k)
+            cell = (shard.benchmark, shard.regime)
+            bar.set_description(f"{shard.benchmark} {shard.regime}")
+            if cell in failed:
+                bar.update(len(shard.states))
+                continue
+            started, before = time.perf_counter(), bar.n
+            try:
+                contents = make_shard(recipe, [by_id[state["id"]] for state in shard.states], bar)
+            except (StoreError, KeyboardInterrupt):
+                raise
+            except Exception as error:
+                failed[cell] = f"{type(error).__name__}: {error}" if not isinstance(error, PrecollapseError) else str(error)
+                writer.fail_cell(*cell, failed[cell])
+                bar.write(f"{shard.benchmark} x {shard.regime} failed: {failed[cell]}", file=sys.stderr)
+                bar.update(before + len(shard.states) - bar.n)
+                continue
+            writer.write(k, **contents, seconds=time.perf_counter() - started)
+            if stopping.is_set():
+                left = len(writer.pending())
+                if left:
+                    raise StudyInterrupted(f"stopped after a shard at {bar.n} of {plan.n_states} states; the same command goes on from there")
+    return store.open_run(out)
+
+
+def plan_work(config: StudyConfig, known: Mapping[str, prompts.Regime]) -> list[Work]:
+    """All states of a study in plan order (benchmark, regime, item), with their prompts; items are loaded here."""
+    work = []
+    for benchmark in config.benchmarks:
+        items = benchmarks.load(benchmark, config.n, config.seed, config.items.get(benchmark))
+        for regime in config.regimes:
+            for item in items:
+                prompt = prompts.render(regime, item, known)
+                work.append(Work(f"{benchmark}/{item.id}/{regime}", benchmark, regime, item, prompt))
+    return work
+
+
+def _shard_size(config: StudyConfig, arrays: Mapping[str, store.ArraySpec]) -> int:
+    size = store.shard_size_for(arrays)
+    return min(size, SHARD_STATES_WHEN_GENERATING) if config.generate else size
+
+
+def full_settings(config: StudyConfig, known: Mapping[str, prompts.Regime], work: list[Work], source: hook_models.ModelSource) -> dict[str, Any]:
+    """Every setting that decides a number, with the identity of the model, the items and the templates."""
+    asked = settings(config)
+    cuda = torch.cuda.is_available()
+    device_type = torch.device(config.device).type if config.device else ("cuda" if cuda else "cpu")
+    asked["model"] = f"{source.location}@{source.revision}" if source.kind == "hub" else source.revision
+    asked["device_type"] = device_type
+    asked["batch_tokens"] = config.batch_tokens or default_batch_tokens(device_type)
+    asked["max_new_tokens"] = {r: config.cap(r, known) for r in config.regimes} if config.generate else {}
+    asked["items"] = {}
+    for benchmark in config.benchmarks:
+        own = {w.item.id: w.item for w in work if w.benchmark == benchmark}
+        content = json.dumps([[i.id, i.question, i.answer, i.choices] for i in own.values()], ensure_ascii=False)
+        asked["items"][benchmark] = {"count": len(own), "sha256": hashlib.sha256(content.encode()).hexdigest()[:16]}
+    formats = sorted({w.item.format for w in work})
+    asked["templates"] = {r: {f: known[r].template_hash(f) for f in formats if _has(known[r], f)} for r in config.regimes}
+    return asked
+
+
+def render_work(config: StudyConfig, work: list[Work], extractor: Extractor) -> list[Rendered]:
+    """Token ids of every state, with lengths checked against the model's context.
+
+    Raises
+    ------
+    RequestError
+        If a prompt (with its output cap, when generating) does not fit the context; named by id.
+    """
+    template = config.template
+    if template == "auto":
+        template = "chat" if extractor.renderer.has_chat_template else "raw"
+    limit = extractor.context_length
+    rendered = []
+    for w in work:
+        text = w.prompt.text
+        prompt = [{"role": "user", "content": text}] if template == "chat" else text
+        r = extractor.renderer.render(prompt, f"the prompt of {w.id}")
+        cap = config.cap(w.regime) if config.generate else 0
+        if limit is not None and len(r.token_ids) > limit:
+            raise RequestError(f"the prompt of {w.id} has {len(r.token_ids)} tokens, more than the model's context of {limit}; leave the item out or shorten it")
+        if limit is not None and len(r.token_ids) + cap > limit:
+            raise RequestError(
+                f"the prompt of {w.id} has {len(r.token_ids)} tokens, which with {cap} output tokens is more than the model's context of {limit}; lower --max-new-tokens"
+            )
+        rendered.append(r)
+    return rendered
+
+
+def _manifest(config: StudyConfig, extractor: Extractor, work: list[Work]) -> dict[str, Any]:
+    sampled: dict[str, list[str]] = {}
+    for w in work:
+        ids = sampled.setdefault(w.benchmark, [])
+        if w.regime == config.regimes[0]:
+            ids.append(w.item.id)
+    return {
+        "kind": "study",
+        "capture": extractor.manifest(),
+        "sampled_ids": sampled,
+        "seed": config.seed,
+        "benchmarks": list(config.benchmarks),
+        "regimes": list(config.regimes),
+        "max_new_tokens": {r: config.cap(r) for r in config.regimes} if config.generate else None,
+        "decoding": "greedy" if config.generate else None,
+    }
+
+
+def _existing(out: Path) -> store.Run | None:
+    """The run at a path, None where nothing is there yet; anything else there is refused by the store."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return None
+    return store.open_run(out)
+
+
+def _has(regime: prompts.Regime, form: str) -> bool:
+    return (regime.choice if form == benchmarks.CHOICE else regime.free) is not None
+
+
+@contextmanager
+def stop_after_shard() -> Iterator[threading.Event]:
+    """Turn the first Ctrl-C into a flag that is looked at between shards; a second one interrupts at once."""
+    stopping = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stopping
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def on_interrupt(_signal: int, _frame: FrameType | None) -> None:
+        if stopping.is_set():
+            raise KeyboardInterrupt
+        stopping.set()
+        print("\nstopping after this shard; press Ctrl-C again to stop at once (its states will be made again)", file=sys.stderr)
+
+    signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield stopping
+    finally:
+        signal.signal(signal.SIGINT, before)
