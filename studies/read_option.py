@@ -6,7 +6,7 @@ another option; two different options in the final answer are no answer.
 
 The final answer is, in this order: the last non-blank `\\boxed{...}`; the clause after the last cue (`####`, `Answer:`,
 `the answer is`, `the correct option is`, ...) that names an option; the lines that consist of an option (`B`, `(B)`,
-`B) text`); the whole text.
+`B) text`, `I choose B.`); the whole text.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _SPEAKS_OF_OPTION = re.compile(
     "[ ]+"
     + _any_word(
         "is isn't was wasn't are will would must can cannot could should seems looks appears fits makes and or nor "
-        "not but for because since due as while whereas which that then if rather instead over only again also too here best "
-        "to vs"
+        "not but for because since due as while whereas which that then if rather instead over only again also too "
+        "here best to vs"
     )
 )
 # "I think B", "choose B", "it must be B": what stands before a bare letter that is given as an answer.
@@ -55,7 +55,7 @@ _COMMITS = re.compile(
     r"""(?:^|[:=>→,;.!?\n({\["'-]|"""
     + _any_word(
         "option choice answer letter is be was it's that's choose chose select pick picked with for think say believe "
-        "guess probably definitely likely clearly thus so hence therefore only just but either or and both"
+        "guess probably definitely likely clearly actually thus so hence therefore only just but either or and both"
     )
     + r")\s*$",
     re.IGNORECASE,
@@ -69,12 +69,14 @@ _REFUSED_BEFORE = re.compile(
     re.IGNORECASE,
 )
 _REFUSED_AFTER = re.compile(
-    r"""[)\]"'.:]?[ ]*(?:is|was|are|can|could|would)(?:n't\b|not\b|[ ]+(?:not|wrong|incorrect|false|ruled)\b)""",
+    r"""[)\]"']?[ ]*(?:(?:is|was)(?:n't|[ ]+(?:not|wrong|incorrect|false))|(?:cannot|can't|couldn't)[ ]be)\b""",
     re.IGNORECASE,
 )
 _OPENED = re.compile(r"""(?<!\w)[(\[{"']\s*$""")
 _CALLED = re.compile(r"\w[(\[]\s*$")
-_CONTEXT = 60
+_CONTEXT = 60  # characters
+_CUE_REACH = 400  # characters
+_SHORT_LINE = 5  # words
 _ONLY_AROUND = re.compile(r"\W*(?:(?:option|choice|answer|letter)\W+)?", re.IGNORECASE)
 
 
@@ -84,6 +86,10 @@ class _Mention:
     start: int
     committed: bool
     """Whether the words around it present it as an answer; a bare letter in the middle of prose does not."""
+    refused: bool
+    """Whether the words around it rule it out: `not A`, `A is wrong`."""
+    bracketed: bool
+    """Whether a bracket follows it: `A)`, `(A)`."""
 
 
 def read_option(text: str, choices: Mapping[str, str]) -> str | None:
@@ -102,10 +108,9 @@ def read_option(text: str, choices: Mapping[str, str]) -> str | None:
             return _single(mentions)
     text = _plain(text)
     for cue in reversed(list(_CUE.finditer(text))):
-        if mentions := labels.mentions(_clause(_from_next_words(text, cue.end()))):
+        if mentions := labels.mentions(labels.clause(_after_cue(text, cue.end()))):
             return _single(mentions)
-    lines = [_clause(line) for line in text.splitlines()]
-    if stated := {label for line in lines if (label := labels.stated_by(line))}:
+    if stated := {label for line in text.splitlines() if (label := labels.stated_by(labels.clause(line)))}:
         return stated.pop() if len(stated) == 1 else None
     return _single(labels.mentions(text))
 
@@ -128,30 +133,38 @@ class _Labels:
         }
         alternatives = "|".join(sorted(map(re.escape, self._own), key=len, reverse=True))
         before, after = (
-            (r"(?<![\w$€£¥₹.,/+\-^°])(?<!\d[ ])", r"(?![\w%°/]|[.,:]\d|[ ][%°])")
+            (r"(?<![\w$€£¥₹.,/+\-^°])", r"(?![\w%°/]|[.,:]\d|[ ][%°])")
             if self._numeric
-            else (r"(?<![\w°^])(?<!\w-)(?<!\w')(?<!\d[ ])", r"(?!\w|-\w|'\w|°|\+)")
+            else (r"(?<![\w°^])(?<!\w-)(?<!\w')", r"(?!\w|-\w|'\w|°|\+)")
         )
         self._token = re.compile(f"{before}(?:{alternatives}){after}", re.IGNORECASE)
 
+    def clause(self, line: str) -> str:
+        """Cut `line` where an explanation begins: a new sentence, `because`, ...; but never a list of options."""
+        end = _CLAUSE_END.search(line)
+        if not end or len({mention.label for mention in self._scan(line) if mention.bracketed}) > 1:
+            return line
+        return line[: end.start() + 1] if line[end.start()] in ".!?" else line[: end.start()]
+
     def mentions(self, span: str) -> list[_Mention]:
-        """Return the options that `span` names, without those it rules out (`not A`, `A is wrong`)."""
-        alone = self._alone(span)
-        found = [_Mention(alone, 0, True)] if alone else list(self._scan(span))
-        return [mention for mention in found if alone or not self._refused(span, mention)]
+        """Return the options that `span` names, without those it rules out."""
+        if alone := self._alone(span):
+            return [_Mention(alone, 0, committed=True, refused=False, bracketed=False)]
+        return [mention for mention in self._scan(span) if not mention.refused]
 
     def stated_by(self, clause: str) -> str | None:
-        """Return the option that `clause` states: a label alone, or a marked label at its start and no other option."""
+        """Return the option that `clause` states alone: a bare label, one marked at the start, or one in few words."""
         if alone := self._alone(clause):
             return alone
         found = list(self._scan(clause))
-        if len({mention.label for mention in found}) != 1 or self._refused(clause, found[0]):
+        if len({mention.label for mention in found}) != 1 or found[0].refused:
             return None
         first = found[0]
         end = first.start + len(first.label)
         at_start = not re.search(r"\w", clause[: first.start])
         marked = re.match(r"\s*[)\].:]", clause[end:]) or self._own_text(first.label, clause, end)
-        return first.label if at_start and marked else None
+        short = first.committed and len(clause.split()) <= _SHORT_LINE  # "So I choose B."
+        return first.label if (at_start and marked) or short else None
 
     def _alone(self, span: str) -> str | None:
         around = _ONLY_AROUND.match(span)
@@ -178,22 +191,22 @@ class _Labels:
                 skip_to = own_text.end()
             elif not bracketed and not quoted:
                 small_letter_in_prose = token[0] != label and token[0].islower()
-                word_or_quantity = (token[0] in "AIai" or self._numeric) and self._is_word_or_quantity(after)
-                if called or small_letter_in_prose or word_or_quantity:
+                unit = re.search(r"\d[ ]$", before) and not re.match(r"[.:][ ]*\w", after)  # 20 C
+                if called or small_letter_in_prose or unit or self._is_word_or_quantity(token[0], after):
                     continue
-            committed = bracketed or quoted or bool(own_text) or bool(_COMMITS.search(before))
-            yield _Mention(label, token.start(), committed)
+            yield _Mention(
+                label,
+                token.start(),
+                committed=bracketed or quoted or bool(own_text) or bool(_COMMITS.search(before)),
+                refused=bool(_REFUSED_BEFORE.search(before) or (not own_text and _REFUSED_AFTER.match(after))),
+                bracketed=bracketed,
+            )
 
-    @staticmethod
-    def _is_word_or_quantity(after: str) -> bool:
+    def _is_word_or_quantity(self, token: str, after: str) -> bool:
         """`A plant`, `I think`, `2 hours`, `A 5 kg ball`: the word or number after it makes it no option."""
+        if token not in ("A", "I", "a", "i") and not self._numeric:
+            return False
         return bool(re.match(r"\s+(?:[A-Za-z]{2,}|\d)", after)) and not _SPEAKS_OF_OPTION.match(after)
-
-    @staticmethod
-    def _refused(span: str, mention: _Mention) -> bool:
-        end = mention.start + len(mention.label)
-        before, after = span[max(0, mention.start - _CONTEXT) : mention.start], span[end : end + _CONTEXT]
-        return bool(_REFUSED_BEFORE.search(before) or _REFUSED_AFTER.match(after))
 
 
 def _plain(text: str) -> str:
@@ -203,15 +216,7 @@ def _plain(text: str) -> str:
     return _EMPHASIS.sub("", text)
 
 
-def _from_next_words(text: str, position: int) -> str:
+def _after_cue(text: str, position: int) -> str:
     """Return the rest of the line from `position`, or the next line that has words when the rest has none."""
-    for line in text[position:].splitlines():
-        if re.search(r"\w", line):
-            return line
-    return ""
-
-
-def _clause(line: str) -> str:
-    """Cut `line` where an explanation begins: a new sentence, `because`, `since`, ..."""
-    end = _CLAUSE_END.search(line)
-    return line[: end.start() + 1 if line[end.start()] in ".!?" else end.start()] if end else line
+    lines = text[position : position + _CUE_REACH].splitlines()
+    return next((line for line in lines if re.search(r"\w", line)), "")
