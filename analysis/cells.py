@@ -23,7 +23,7 @@ from .dimension import Dimensionality
 from .options import OptionSummary
 from .probes import Parts, Recoverability, Repeated, Target
 from .regimes import EntropyChange
-from .rowspace import Layers, Products, Request
+from .rowspace import Block, Layers, Products, Request
 from .splits import Split
 from .statistics import Interval
 from .transfer import Transfer
@@ -245,29 +245,32 @@ class _Reading:
 
     def take(self, layer: int) -> None:
         """Read one layer and add it to everything that wants it."""
-        x = self.source.read(layer)
+        block = Block.of(self.source.read(layer), self.finite)
         for regime in self.regimes:
-            states = np.asarray(x[(self.of_regime == regime) & self.finite], dtype=np.float64)
-            self.spreads[regime].append(dimension.spread(dimension.centred_gram(states)))
+            rows = np.flatnonzero((self.of_regime == regime) & self.finite)
+            states = block.x[rows]
+            gram = states @ states.T
+            self.spreads[regime].append(dimension.spread(dimension.centred(gram)))
             self.near[regime].append(_near(layer, states))
             if regime in self.paired:
-                self.grams[regime].append(dimension.centred_gram(x[self.paired[regime]]))
-            self._probe(layer, x, regime)
+                pick = np.searchsorted(rows, self.paired[regime])
+                self.grams[regime].append(dimension.centred(gram[np.ix_(pick, pick)]))
+            self._probe(layer, block, regime)
 
-    def _probe(self, layer: int, x: np.ndarray, regime: str) -> None:
+    def _probe(self, layer: int, block: Block, regime: str) -> None:
         parts, target = self.parts[regime], self.target
         wanted = [i for i, chosen in enumerate(self.sets) if layer in chosen]
         single: list[Products] = []
         if parts.train.size:
-            products = rowspace.products(x, Request(target.rows, target.rows[parts.train]))
-            _add(self.main[regime], products, wanted)
-            single = [products]
+            found = rowspace.products(block, Request(target.rows, target.rows[parts.train]))
+            _add(self.main[regime], found, wanted)
+            single = [found]
         result = self._evaluate(single, [(layer,)], target, parts, self.settings.resamples)
         self.curves[regime].append(probes.curve_row(layer, result))
         if wanted:
             for sums, (request, own) in zip(self.again[regime], self.plans[regime], strict=True):
                 if not self.own[regime].problem(own):
-                    _add(sums, rowspace.products(x, request), wanted)
+                    _add(sums, rowspace.products(block, request), wanted)
 
     def _evaluate(
         self,
@@ -461,10 +464,10 @@ def _across(
         for regime, (target, parts, source) in sources.items():
             if layer not in first:
                 continue
-            x = source.read(layer)
+            block = Block.of(source.read(layer))
             for name, part in parts.items():
                 if part.train.size:
-                    found = rowspace.products(x, Request(target.rows, target.rows[part.train]))
+                    found = rowspace.products(block, Request(target.rows, target.rows[part.train]))
                     total = sums[regime].get(name)
                     sums[regime][name] = found if total is None else total + found
         step(f"between benchmarks: layer {layer}")
@@ -536,7 +539,8 @@ def _by_item(states: pd.DataFrame, regime: str) -> pd.Series | None:
 
 
 def _near(layer: int, states: np.ndarray) -> dict[str, Any]:
-    two, levina = dimension.two_nn_detail(states), dimension.levina_bickel_detail(states)
+    neighbours = dimension.Neighbours.of(states, 10)
+    two, levina = neighbours.two_nn(), neighbours.levina_bickel(10)
     return {
         "layer": layer,
         "two_nn": two.value,

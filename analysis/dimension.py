@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ..errors import RequestError
+from .threads import single_threaded
 
 SUBSAMPLES = (25, 50, 100, 150, 200)
 
@@ -137,6 +138,12 @@ def combine(layers: Sequence[LayerSpread], left_out: int = 0) -> Dimensionality:
     )
 
 
+def centred(gram: np.ndarray) -> np.ndarray:
+    """Gram matrix of the same rows after taking their mean away."""
+    mean = gram.mean(axis=0)
+    return gram - mean[:, None] - mean[None, :] + mean.mean()
+
+
 def centred_gram(x: np.ndarray) -> np.ndarray:
     """Inner products [n, n] float64 of the rows of x [n, d] after taking their mean away."""
     rows = np.asarray(x, dtype=np.float64)
@@ -167,7 +174,8 @@ def ratio_from_gram(gram: np.ndarray, unbiased: bool = False) -> float:
 
 
 def _components_for(gram: np.ndarray, share: float) -> int:
-    values = np.clip(np.linalg.eigvalsh(gram)[::-1], 0, None)
+    with single_threaded():
+        values = np.clip(np.linalg.eigvalsh(gram)[::-1], 0, None)
     total = values.sum()
     return int(np.searchsorted(np.cumsum(values) / total, share - 1e-12) + 1) if total > 0 else 0
 
@@ -229,9 +237,7 @@ def from_subset(grams: Sequence[np.ndarray], pick: np.ndarray) -> tuple[float, f
     """Aggregate participation ratio (plug-in, unbiased) of the subset `pick` of the rows behind these Gram matrices."""
     ratios, corrected, traces = [], [], []
     for gram in grams:
-        part = gram[np.ix_(pick, pick)]
-        mean = part.mean(axis=0)
-        part = part - mean[:, None] - mean[None, :] + mean.mean()
+        part = centred(gram[np.ix_(pick, pick)])
         ratios.append(ratio_from_gram(part))
         corrected.append(ratio_from_gram(part, unbiased=True))
         traces.append(np.trace(part))
@@ -296,19 +302,7 @@ def two_nn_detail(x: np.ndarray, discard: float = 0.1) -> IntrinsicDimension:
     discard : float
         Share of the largest ratios left out of the fit, as in the paper.
     """
-    distinct, duplicates, left_out = _distinct(x)
-    n = distinct.shape[0]
-    if n < 4:
-        return IntrinsicDimension(math.nan, n, duplicates, left_out, "fewer than 4 distinct states")
-    nearest = _neighbour_distances(distinct, 2)
-    mu = np.sort(nearest[:, 1] / nearest[:, 0])
-    keep = max(2, int(n * (1 - discard)))
-    log_mu = np.log(mu[:keep])
-    empirical = -np.log1p(-np.arange(1, keep + 1) / n) if keep < n else -np.log1p(-np.arange(1, keep + 1) / (n + 1))
-    norm = float(log_mu @ log_mu)
-    if norm == 0:
-        return IntrinsicDimension(math.nan, n, duplicates, left_out, "all neighbour distances are equal")
-    return IntrinsicDimension(float(log_mu @ empirical / norm), n, duplicates, left_out)
+    return Neighbours.of(x, 2).two_nn(discard)
 
 
 def levina_bickel_detail(x: np.ndarray, k: int = 10) -> IntrinsicDimension:
@@ -325,24 +319,56 @@ def levina_bickel_detail(x: np.ndarray, k: int = 10) -> IntrinsicDimension:
     """
     if k < 2:
         raise RequestError(f"levina_bickel: k is {k}; at least 2 neighbours are needed.")
-    distinct, duplicates, left_out = _distinct(x)
-    n = distinct.shape[0]
-    if n < 3:
-        return IntrinsicDimension(math.nan, n, duplicates, left_out, "fewer than 3 distinct states")
-    used = min(k, n - 1)
-    distance = _neighbour_distances(distinct, used)
-    inverse = np.log(distance[:, -1:] / distance[:, :-1]).mean(axis=1)
-    mean = float(inverse.mean())
-    reason = "" if used == k else f"k brought down to {used}"
-    if mean == 0:
-        return IntrinsicDimension(math.nan, n, duplicates, left_out, "all neighbour distances are equal")
-    return IntrinsicDimension(1.0 / mean, n, duplicates, left_out, reason)
+    return Neighbours.of(x, k).levina_bickel(k)
 
 
-def _distinct(x: np.ndarray) -> tuple[np.ndarray, int, int]:
-    rows, left_out = _finite_rows(_two_dimensional(x))
-    distinct = np.unique(rows, axis=0) if rows.shape[0] else rows
-    return distinct, rows.shape[0] - distinct.shape[0], left_out
+@dataclass(frozen=True)
+class Neighbours:
+    """Distances [n, k] of distinct states to their nearest others, ascending, with what was merged or left out."""
+
+    distance: np.ndarray
+    duplicates: int
+    left_out: int
+
+    @classmethod
+    def of(cls, x: np.ndarray, k: int) -> Neighbours:
+        """Neighbours of states [n, d]; k is brought down to the number of other distinct states."""
+        rows, left_out = _finite_rows(_two_dimensional(x))
+        first = {row.tobytes(): i for i, row in reversed(list(enumerate(rows + 0.0)))}
+        distinct = rows[sorted(first.values())]
+        n = distinct.shape[0]
+        used = min(k, n - 1)
+        distance = _neighbour_distances(distinct, used) if used > 0 else np.empty((n, 0))
+        return cls(distance, rows.shape[0] - n, left_out)
+
+    def two_nn(self, discard: float = 0.1) -> IntrinsicDimension:
+        """See `two_nn_detail`."""
+        n = self.distance.shape[0]
+        if n < 4:
+            return self._result(math.nan, "fewer than 4 distinct states")
+        mu = np.sort(self.distance[:, 1] / self.distance[:, 0])
+        keep = max(2, min(int(n * (1 - discard)), n - 1))  # F = 1 at the last ratio has no logarithm
+        log_mu = np.log(mu[:keep])
+        empirical = -np.log1p(-np.arange(1, keep + 1) / n)
+        norm = float(log_mu @ log_mu)
+        if norm == 0:
+            return self._result(math.nan, "all neighbour distances are equal")
+        return self._result(float(log_mu @ empirical / norm))
+
+    def levina_bickel(self, k: int = 10) -> IntrinsicDimension:
+        """See `levina_bickel_detail`."""
+        n = self.distance.shape[0]
+        if n < 3:
+            return self._result(math.nan, "fewer than 3 distinct states")
+        used = min(k, self.distance.shape[1])
+        distance = self.distance[:, :used]
+        mean = float(np.log(distance[:, -1:] / distance[:, :-1]).mean())
+        if mean == 0:
+            return self._result(math.nan, "all neighbour distances are equal")
+        return self._result(1.0 / mean, "" if used == k else f"k brought down to {used}")
+
+    def _result(self, value: float, reason: str = "") -> IntrinsicDimension:
+        return IntrinsicDimension(value, self.distance.shape[0], self.duplicates, self.left_out, reason)
 
 
 def _neighbour_distances(x: np.ndarray, k: int) -> np.ndarray:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..errors import RequestError
+from .threads import single_threaded
 
 _MAX_STEPS = 100
 _BLOCK = 24_000_000  # float64 values of Hessians held at once
@@ -47,9 +48,10 @@ def fit_path(z: np.ndarray, labels: np.ndarray, grid: Sequence[float]) -> np.nda
         weights = np.zeros((y[part].shape[0], size))
         share = y[part].mean(axis=1)
         weights[:, -1] = np.log(share / (1 - share))
-        for i, c in enumerate(grid):
-            weights = _newton(design, y[part], weights, c)
-            out[i, part] = weights
+        with single_threaded():
+            for i, c in enumerate(grid):
+                weights = _newton(design, y[part], weights, c)
+                out[i, part] = weights
     return out
 
 
@@ -72,7 +74,7 @@ def _newton(design: np.ndarray, y: np.ndarray, start: np.ndarray, c: float) -> n
         step = np.linalg.solve(hessian, -gradient[..., None])[..., 0]
         slope = (gradient * step).sum(axis=1)
         value = _objective(eta, target, w, penalty, c)
-        going = -slope > 1e-12 * (1.0 + np.abs(value))
+        going = -slope > 1e-10 * (1.0 + np.abs(value))
         if not going.any():
             return weights
         active, w, step, slope, value = active[going], w[going], step[going], slope[going], value[going]

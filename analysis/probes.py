@@ -203,7 +203,7 @@ class Target:
     ) -> Target:
         """Check lengths, code the labels, leave out rows without a label or with a value that is not finite."""
         values = list(y)
-        names = np.arange(len(values)) if items is None else np.asarray(list(items), dtype=object)
+        names = np.arange(len(values)) if items is None else _objects(items)
         if len(values) != source.n or names.size != source.n:
             raise RequestError(
                 f"{source.n} states, {len(values)} labels and {names.size} items: the lengths must agree."
@@ -256,6 +256,12 @@ class Parts:
     train: np.ndarray
     validation: np.ndarray
     test: np.ndarray
+
+
+def _objects(values: Any) -> np.ndarray:
+    out = np.empty(len(values), dtype=object)  # tuples stay items of their own
+    out[:] = list(values)
+    return out
 
 
 def _code(values: list[Any], classes: tuple[Any, ...] | None) -> tuple[np.ndarray, tuple[Any, ...]]:
@@ -439,7 +445,7 @@ def _undefined(
 
 def _logistic(p: Products, labels: np.ndarray, seed: int) -> np.ndarray:
     z = rowspace.coordinates(p)
-    weights = logistic.fit_path(rowspace.train_coordinates(p, z), labels, C_GRID)
+    weights = logistic.fit_path(rowspace.train_coordinates(p), labels, C_GRID)
     return weights[..., :-1] @ z.T + weights[..., -1:]
 
 
@@ -456,9 +462,7 @@ def _linear(p: Products, labels: np.ndarray, seed: int) -> np.ndarray:
 
 def _least_squares(p: Products, labels: np.ndarray, grid: Sequence[float]) -> np.ndarray:
     """Ridge on +-1 labels with an unpenalised intercept; alpha 0 is the least-squares solution of least norm."""
-    values, vectors = np.linalg.eigh(p.inner)
-    keep = values > values.max(initial=0.0) * p.inner.shape[0] * np.finfo(float).eps
-    values, vectors = values[keep], vectors[:, keep]
+    values, vectors = rowspace.basis(p)
     signed = 2.0 * labels - 1.0
     offset = signed.mean(axis=1, keepdims=True)
     projected = (signed - offset) @ vectors
@@ -495,7 +499,7 @@ def _perceptron(p: Products, labels: np.ndarray, seed: int) -> np.ndarray:
     from sklearn.neural_network import MLPClassifier
 
     z = rowspace.coordinates(p)
-    train = rowspace.train_coordinates(p, z)
+    train = rowspace.train_coordinates(p)
     spread = max(float(np.sqrt((train**2).sum(1).mean())), 1e-300) / math.sqrt(max(train.shape[1], 1))
     out = np.empty((len(MLP_GRID), labels.shape[0], z.shape[0]))
     with warnings.catch_warnings():

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..errors import RequestError
+from .threads import single_threaded
 
 
 @dataclass(frozen=True)
@@ -89,12 +90,40 @@ class Request:
     train: np.ndarray
 
 
-def products(x: np.ndarray, request: Request) -> Products:
+@dataclass(frozen=True)
+class Block:
+    """One layer's rows [n, d] in float64, with their mean over all finite rows taken away beforehand.
+
+    The common shift changes no standardised value; it only keeps digits when a feature's mean is large against its spread.
+
+    Attributes
+    ----------
+    x : [n, d] float64
+    noise : [d] float64
+        Spread below which a feature counts as constant: the rounding of its values.
+    """
+
+    x: np.ndarray
+    noise: np.ndarray
+
+    @classmethod
+    def of(cls, states: np.ndarray, finite: np.ndarray | None = None) -> Block:
+        """Block from a layer's states [n, d] of any float dtype."""
+        x = np.array(states, dtype=np.float64)
+        used = x if finite is None or finite.all() else x[finite]
+        shift = used.mean(axis=0) if used.size else np.zeros(x.shape[1])
+        largest = np.abs(used).max(axis=0) if used.size else np.zeros(x.shape[1])
+        x -= shift
+        wide = np.asarray(states).dtype == np.float64
+        return cls(x, largest * (1e-14 if wide else 1e-7))
+
+
+def products(block: Block, request: Request) -> Products:
     """Products of one layer.
 
     Parameters
     ----------
-    x : [n, d]
+    block : Block
         Finite at the rows asked for.
     request : Request
 
@@ -103,29 +132,41 @@ def products(x: np.ndarray, request: Request) -> Products:
     Features are centred and scaled with mean and population standard deviation of the training rows; a feature that
     does not vary there is only centred (as scikit-learn's StandardScaler does).
     """
-    train = np.asarray(x[request.train], dtype=np.float64)
+    train = block.x[request.train]
     mean = train.mean(axis=0)
-    train = train - mean
-    deviation = np.sqrt((train**2).mean(axis=0))
-    # a spread below the rounding of the mean is none
-    constant = deviation <= 1e-7 * np.abs(mean) if x.dtype != np.float64 else deviation <= 1e-14 * np.abs(mean)
-    scale = np.where(constant | (deviation == 0), 1.0, deviation)
-    train /= scale
-    same = request.rows.size == request.train.size and np.array_equal(request.rows, request.train)
-    rows = train if same else (np.asarray(x[request.rows], dtype=np.float64) - mean) / scale
-    where = {row: i for i, row in enumerate(request.rows.tolist())}
-    position = np.array([where.get(row, -1) for row in request.train.tolist()], dtype=int)
+    train -= mean
+    deviation = np.sqrt(np.einsum("ij,ij->j", train, train) / max(train.shape[0], 1))
+    scale = np.where(deviation <= block.noise, 1.0, deviation)
+    weight = scale**-2
+    train *= weight  # one side carries both scalings: rows stay as they are read
+    rows = _rows(block.x, request.rows)
     kernel = rows @ train.T
-    inside = position.size > 0 and position.min() >= 0
-    inner = kernel[position] if inside else train @ train.T
-    return Products(kernel, np.einsum("ij,ij->i", rows, rows), request.rows, position, inner)
+    kernel -= mean @ train.T
+    shifted = mean * weight
+    norms = np.einsum("ij,ij,j->i", rows, rows, weight) - 2 * rows @ shifted + mean @ shifted
+    position = np.full(block.x.shape[0], -1)
+    position[request.rows] = np.arange(request.rows.size)
+    found = position[request.train]
+    if found.size and found.min() >= 0:
+        inner = kernel[found]
+    else:
+        inner = block.x[request.train] @ train.T - mean @ train.T
+    return Products(kernel, norms, request.rows, found, inner)
+
+
+def _rows(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """x[rows], without a copy when the rows follow each other."""
+    if rows.size and rows[-1] - rows[0] + 1 == rows.size and (np.diff(rows) == 1).all():
+        return x[rows[0] : rows[-1] + 1]
+    return x[rows]
 
 
 def by_layer(source: Layers, requests: Sequence[Request]) -> Iterator[tuple[int, list[Products]]]:
-    """Each layer once, with the products of every request."""
+    """Each layer once, with the products of every request (all of finite rows)."""
     for layer in source.layers:
-        x = source.read(layer)
-        yield layer, [products(x, request) for request in requests]
+        states = source.read(layer)
+        block = Block.of(states, np.isfinite(states).all(axis=1))
+        yield layer, [products(block, request) for request in requests]
 
 
 def summed(source: Layers, requests: Sequence[Request]) -> list[Products]:
@@ -141,17 +182,22 @@ def summed(source: Layers, requests: Sequence[Request]) -> list[Products]:
 def coordinates(p: Products) -> np.ndarray:
     """Rows in an orthonormal basis of the training rows' span: [r, k] with k the rank, so that Z Z_train^T = kernel.
 
-    Directions without training variance are dropped; no l2-regularised linear model uses them.
+    Directions are in ascending order of training variance; those without any are dropped, since no l2-regularised
+    linear model uses them.
     """
-    values, vectors = np.linalg.eigh(p.inner)
-    keep = values > values.max(initial=0.0) * p.inner.shape[0] * np.finfo(float).eps
-    return p.kernel @ (vectors[:, keep] / np.sqrt(values[keep]))
+    values, vectors = basis(p)
+    return p.kernel @ (vectors / np.sqrt(values))
 
 
-def train_coordinates(p: Products, z: np.ndarray) -> np.ndarray:
-    """Training rows [m, k] in the coordinates of `coordinates`."""
-    if p.train.min() >= 0:
-        return z[p.train]
-    values, vectors = np.linalg.eigh(p.inner)
-    keep = values > values.max(initial=0.0) * p.inner.shape[0] * np.finfo(float).eps
-    return vectors[:, keep] * np.sqrt(values[keep])
+def train_coordinates(p: Products) -> np.ndarray:
+    """Training rows [m, k] in the basis of `coordinates`."""
+    values, vectors = basis(p)
+    return vectors * np.sqrt(values)
+
+
+def basis(p: Products) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvalues [k] and eigenvectors [m, k] of the training rows' inner products, those without variance dropped."""
+    with single_threaded():
+        values, vectors = np.linalg.eigh((p.inner + p.inner.T) / 2)
+    keep = values > max(values.max(initial=0.0), 0.0) * p.inner.shape[0] * np.finfo(float).eps
+    return values[keep], vectors[:, keep]
