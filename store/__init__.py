@@ -6,6 +6,9 @@ log, and read by layer, regime or item while it grows. Works on local folders an
 
 from __future__ import annotations
 
+from .describe import describe
+from .export import export
+from .importing import import_activations
 from .layout import FORMAT, ArraySpec, shard_size_for
 from .mismatch import ConfigMismatch, Difference
 from .plan import Cell, Plan, Shard
@@ -28,6 +31,9 @@ __all__ = [
     "Run",
     "Shard",
     "Writer",
+    "describe",
+    "export",
+    "import_activations",
     "open_run",
     "open_writer",
     "provenance",

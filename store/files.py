@@ -28,6 +28,9 @@ class Files(Protocol):
     immediate: bool
     """Whether a call that failed or was interrupted surely has no effect later."""
 
+    def probe(self) -> None:
+        """Refuse a place that cannot put a file only if it is absent."""
+
     def entries(self) -> set[str] | None:
         """Names at the top of the place, None where there is nothing."""
 
@@ -102,6 +105,9 @@ class LocalFiles:
         self.path = path
         self._root = Path(path)
         self._owner = owner
+
+    def probe(self) -> None:
+        """`create` says so itself."""
 
     def entries(self) -> set[str] | None:
         return {entry.name for entry in self._root.iterdir()} if self._root.exists() else None

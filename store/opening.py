@@ -50,14 +50,24 @@ def read_plan(files: Files) -> RunPlan:
     try:
         record = files.read(PLAN)
     except (FileNotFoundError, NotADirectoryError):
-        if files.list(COMMITS):
-            raise RequestError(f"{path} is a half-deleted run: it has commits but no plan.json. Restore it.") from None
-        if files.entries() is not None:
-            raise RequestError(f"{path} is not a precollapse run: it has no plan.json.") from None
-        raise RequestError(f"There is no run at {path}.") from None
+        raise _nothing(files) from None
     except PermissionError:
         raise RequestError(f"There is no permission to read {path}: change its rights.") from None
+    except OSError as error:
+        raise RequestError(f"{path} cannot be read ({error.strerror or error}): check the path.") from error
     return RunPlan.read(record, path)
+
+
+def _nothing(files: Files) -> RequestError:
+    """Why there is no plan."""
+    try:
+        if files.list(COMMITS):
+            return RequestError(f"{files.path} is a half-deleted run: it has commits but no {PLAN}. Restore it.")
+        if files.entries() is not None:
+            return RequestError(f"{files.path} is not a precollapse run: it has no {PLAN}.")
+    except OSError as error:
+        return RequestError(f"{files.path} cannot be read ({error.strerror or error}): check the path.")
+    return RequestError(f"There is no run at {files.path}.")
 
 
 def skeleton_faults(files: Files, run: RunPlan) -> tuple[list[str], list[str]]:

@@ -6,6 +6,7 @@ that is read is checked against the commit, so damaged or foreign bytes are neve
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -219,6 +220,16 @@ class Run:
         return dict(self._snapshot.run.ragged)
 
     @property
+    def columns(self) -> dict[str, str]:
+        """Type of each table column of the plan."""
+        return dict(self._snapshot.run.columns)
+
+    @property
+    def commits(self) -> dict[int, Commit]:
+        """The commit of each committed shard of the whole run."""
+        return dict(self._snapshot.commits)
+
+    @property
     def faults(self) -> dict[int, str]:
         """What is wrong with the commit of each shard that was left out for it."""
         return dict(self._snapshot.faults)
@@ -423,15 +434,35 @@ class Run:
         self._spec(name)
         return self._selected(regime, benchmark, items)._read(name, None)
 
+    def by_shard(self) -> Iterator[Run]:
+        """The part of the selection that lies in each shard, in plan order."""
+        for _, _, positions in self._groups():
+            yield Run(self._snapshot, self._rows[np.sort(positions)])
+
     def iter_shards(self, name: str, layer: int | Sequence[int] | None = None) -> Iterator[tuple[Shard, np.ndarray]]:
         """(shard, its selected rows of an array) one shard at a time, for runs larger than memory."""
-        for shard, _, out in self._groups():
-            part = Run(self._snapshot, self._rows[np.sort(out)])
+        for part in self.by_shard():
             values = part.array(name) if layer is None else part.resid(layer, name)
-            yield self.plan.shard(shard), values
+            yield self.plan.shard(int(self._shard_index(part._rows[:1])[0])), values
 
     def ragged(self, name: str, i: int) -> np.ndarray:
         """The array `name` of state `i` (a position in `states`), in its own shape; bfloat16 as float32."""
+        shard, local, shape = self._ragged_place(name, i)
+        file, key, snapshot = ragged_name(shard), f"ragged.{name}", self._snapshot
+        first, last = snapshot.part(shard, file, f"{key}.offsets", local, local + 2).tolist()
+        checksum = int(snapshot.part(shard, file, f"{key}.crc32c", local, local + 1)[0])
+        if not 0 <= first <= last <= snapshot.head(shard, file)[0][key]["shape"][0] or math.prod(shape) != last - first:
+            raise snapshot.damaged(file)
+        bits = snapshot.part(shard, file, key, first, last)
+        kind = snapshot.run.ragged[name]
+        return tables.ragged_row(bits, shape, checksum, kind, f"{self.path}/{file}, state {local},")
+
+    def ragged_shape(self, name: str, i: int) -> tuple[int, ...]:
+        """Shape of the array `name` of state `i`, without reading it."""
+        return self._ragged_place(name, i)[2]
+
+    def _ragged_place(self, name: str, i: int) -> tuple[int, int, tuple[int, ...]]:
+        """Shard, row within it, and shape of a state's ragged array."""
         kinds = self._snapshot.run.ragged
         if name not in kinds:
             raise RequestError(f"The run has no ragged array {name!r}: it has {_listing(kinds)}.")
@@ -440,15 +471,10 @@ class Run:
         row = int(self._rows[i])
         shard = int(self._shard_index(np.array([row]))[0])
         local = row - self.plan.bounds(shard)[0]
-        file, key, snapshot = ragged_name(shard), f"ragged.{name}", self._snapshot
-        axes = snapshot.head(shard, file)[0][f"{key}.shapes"]["shape"][1]
-        first, last = snapshot.part(shard, file, f"{key}.offsets", local, local + 2).tolist()
-        shape = snapshot.part(shard, file, f"{key}.shapes", local * axes, (local + 1) * axes).tolist()
-        checksum = int(snapshot.part(shard, file, f"{key}.crc32c", local, local + 1)[0])
-        if not 0 <= first <= last <= snapshot.head(shard, file)[0][key]["shape"][0] or np.prod(shape) != last - first:
-            raise snapshot.damaged(file)
-        bits = snapshot.part(shard, file, key, first, last)
-        return tables.ragged_row(bits, shape, checksum, kinds[name], f"{self.path}/{file}, state {local},")
+        file, key = ragged_name(shard), f"ragged.{name}.shapes"
+        axes = self._snapshot.head(shard, file)[0][key]["shape"][1]
+        shape = self._snapshot.part(shard, file, key, local * axes, (local + 1) * axes)
+        return shard, local, tuple(shape.tolist())
 
     def attention(self, i: int) -> np.ndarray:
         """Attention row of state `i` at its boundary: [L, H, T_i]."""

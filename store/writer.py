@@ -84,6 +84,7 @@ def open_writer(
     name = attempt()
     files = open_files(path, name)
     with refused(files.path):
+        files.probe()
         if files.size(PLAN) is None:
             check_vacant(files)
             files.make(folders(asked))

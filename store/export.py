@@ -1,0 +1,244 @@
+"""Copies of a run in formats that other tools read, written shard by shard so that a run larger than memory can be copied.
+
+Every format gets the per-state table beside the arrays, in the same order. Files appear under their names only when they
+are whole.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from ..errors import RequestError
+from .dtypes import float32_to_bfloat16, returned_type, stored_type
+from .files import explained, refused
+from .layout import ArraySpec
+from .reader import Run, open_run
+from .tensors import code_of, header
+
+FORMATS = ("safetensors", "parquet", "npz")
+
+
+def export(path: str | os.PathLike[str], fmt: str, out: str | os.PathLike[str]) -> list[Path]:
+    """Copy the committed states of a run into a new folder.
+
+    Parameters
+    ----------
+    path : path
+        The run.
+    fmt : "safetensors", "parquet" or "npz"
+        safetensors, npz: one file per benchmark and regime with every array [n, ...], ragged arrays as values, offsets
+        and shapes, and `states.jsonl`. parquet: `states.parquet`, and one file per array with the id and one list column
+        per layer. bfloat16 stays as it is in safetensors and becomes float32 elsewhere.
+    out : path
+        A folder that is new or empty.
+
+    Returns
+    -------
+    list of Path
+        The files written.
+
+    Raises
+    ------
+    RequestError
+        Unknown format, no run, no committed states, or a folder that is not empty.
+    StoreError
+        The run is damaged, or the disk is full.
+    """
+    if fmt not in FORMATS:
+        raise RequestError(f"Unknown export format {fmt!r}: choose {', '.join(FORMATS)}.")
+    run = open_run(path)
+    if not len(run):
+        raise RequestError(f"{run.path} has no committed states: there is nothing to export.")
+    folder = Path(out)
+    with refused(str(folder)):
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise RequestError(f"{folder} is not empty: give a new folder for the export.")
+    with explained(str(folder), "write"):
+        if fmt == "parquet":
+            return _parquet(run, folder)
+        write = _safetensors if fmt == "safetensors" else _npz
+        files = []
+        places: list[tuple[str, int]] = []
+        for cell in run.plan.cells:
+            part = run.select(regime=cell.regime, benchmark=cell.benchmark)
+            if len(part):
+                file = folder / f"{cell.folder.rpartition('/')[2]}.{fmt}"
+                _whole(file, lambda target, part=part: write(part, target))  # type: ignore[misc]
+                places += [(file.name, row) for row in range(len(part))]
+                files.append(file)
+        table = folder / "states.jsonl"
+        _whole(table, lambda target: _jsonl(run, places, target))
+        return [*files, table]
+
+
+def _whole(file: Path, write: Callable[[IO[bytes]], None]) -> None:
+    """Write a file under a temporary name, and give it its own when it is whole."""
+    temporary = file.with_name(f".{file.name}.part")
+    try:
+        with open(temporary, "wb") as target:
+            write(target)
+            target.flush()
+            os.fsync(target.fileno())
+        os.replace(temporary, file)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _jsonl(run: Run, places: list[tuple[str, int]], target: IO[bytes]) -> None:
+    for (file, row), record in zip(places, _records(run), strict=True):
+        target.write(json.dumps({**record, "file": file, "row": row}, allow_nan=False).encode() + b"\n")
+
+
+def _records(run: Run) -> Iterator[dict[str, Any]]:
+    states = run.states.drop(columns="shard").astype(object)
+    states = states.where(states.notna(), None)
+    yield from states.to_dict("records")
+
+
+def _rows(run: Run, name: str) -> Iterator[np.ndarray]:
+    for _, values in run.iter_shards(name):
+        yield values
+
+
+def _safetensors(run: Run, target: IO[bytes]) -> None:
+    head: dict[str, Any] = {
+        "__metadata__": {
+            f"layers.{name}": json.dumps(list(spec.layers))
+            for name, spec in run.arrays.items()
+            if spec.layers is not None
+        }
+    }
+    offset = 0
+    shapes = {name: _ragged_shapes(run, name) for name in run.ragged_arrays}
+
+    def add(name: str, kind: str, shape: list[int]) -> None:
+        nonlocal offset
+        size = int(np.prod(shape, dtype=np.int64)) * stored_type(kind).itemsize
+        head[name] = {"dtype": code_of(kind), "shape": shape, "data_offsets": [offset, offset + size]}
+        offset += size
+
+    for name, spec in run.arrays.items():
+        add(name, spec.dtype, [len(run), *spec.shape])
+    for name, kind in run.ragged_arrays.items():
+        add(f"{name}.offsets", "int64", [len(run) + 1])
+        add(f"{name}.shapes", "int64", list(shapes[name].shape))
+        add(name, kind, [int(shapes[name].prod(axis=1).sum())])
+    target.write(header(head))
+    for name, spec in run.arrays.items():
+        for values in _rows(run, name):
+            target.write(_bits(values, spec.dtype).data)
+    for name, kind in run.ragged_arrays.items():
+        target.write(_offsets(shapes[name]).data)
+        target.write(shapes[name].data)
+        for i in range(len(run)):
+            target.write(_bits(run.ragged(name, i), kind).tobytes())
+
+
+def _bits(values: np.ndarray, kind: str) -> np.ndarray:
+    return np.ascontiguousarray(float32_to_bfloat16(values) if kind == "bfloat16" else values)
+
+
+def _ragged_shapes(run: Run, name: str) -> np.ndarray:
+    return np.ascontiguousarray([run.ragged_shape(name, i) for i in range(len(run))], dtype=np.int64)
+
+
+def _offsets(shapes: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(shapes.prod(axis=1))]).astype(np.int64)
+
+
+def _npz(run: Run, target: IO[bytes]) -> None:
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        for name, spec in run.arrays.items():
+            with _member(archive, name, returned_type(spec.dtype), (len(run), *spec.shape)) as member:
+                for values in _rows(run, name):
+                    member.write(np.ascontiguousarray(values).data)
+            if spec.layers is not None:
+                _put(archive, f"{name}.layers", np.array(spec.layers))
+        for name, kind in run.ragged_arrays.items():
+            shapes = _ragged_shapes(run, name)
+            _put(archive, f"{name}.offsets", _offsets(shapes))
+            _put(archive, f"{name}.shapes", shapes)
+            with _member(archive, name, returned_type(kind), (int(shapes.prod(axis=1).sum()),)) as member:
+                for i in range(len(run)):
+                    member.write(run.ragged(name, i).tobytes())
+        _put(archive, "id", np.array(run.states["id"].tolist(), dtype=np.str_))
+
+
+def _member(archive: zipfile.ZipFile, name: str, kind: np.dtype[Any], shape: tuple[int, ...]) -> IO[bytes]:
+    member = archive.open(f"{name}.npy", "w", force_zip64=True)
+    np.lib.format.write_array_header_1_0(
+        member, {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shape}
+    )
+    return member
+
+
+def _put(archive: zipfile.ZipFile, name: str, values: np.ndarray) -> None:
+    buffer = io.BytesIO()
+    np.save(buffer, values, allow_pickle=False)
+    archive.writestr(f"{name}.npy", buffer.getvalue())
+
+
+def _parquet(run: Run, folder: Path) -> list[Path]:
+    try:
+        import pyarrow as arrow
+        import pyarrow.parquet as parquet
+    except ImportError:
+        raise RequestError("The parquet export needs the package pyarrow: install precollapse[parquet].") from None
+
+    def lists(values: np.ndarray) -> Any:
+        values = np.ascontiguousarray(values).reshape(len(values), -1)
+        return arrow.FixedSizeListArray.from_arrays(arrow.array(values.reshape(-1)), values.shape[1])
+
+    def array_table(ids: list[str], values: np.ndarray, spec: ArraySpec) -> Any:
+        columns = {"id": arrow.array(ids)}
+        if spec.layers is None:
+            columns["value"] = lists(values)
+        else:
+            columns.update({f"layer_{number}": lists(values[:, i]) for i, number in enumerate(spec.layers)})
+        return arrow.table(columns)
+
+    def ragged_table(part: Run, name: str) -> Any:
+        rows = [part.ragged(name, i) for i in range(len(part))]
+        ends = np.concatenate([[0], np.cumsum([row.size for row in rows])]).astype(np.int64)
+        flat = np.concatenate([row.reshape(-1) for row in rows])
+        return arrow.table(
+            {
+                "id": part.states["id"].tolist(),
+                "shape": arrow.array([list(row.shape) for row in rows], arrow.list_(arrow.int64())),
+                "value": arrow.LargeListArray.from_arrays(arrow.array(ends), arrow.array(flat)),
+            }
+        )
+
+    def stream(tables: Iterator[Any], target: IO[bytes]) -> None:
+        writer = None
+        for table in tables:
+            writer = writer or parquet.ParquetWriter(target, table.schema, compression="none", use_dictionary=False)
+            writer.write_table(table)
+        if writer is not None:
+            writer.close()
+
+    files = [folder / "states.parquet"]
+    _whole(
+        files[0], lambda target: parquet.write_table(arrow.Table.from_pandas(run.states, preserve_index=False), target)
+    )
+    for name, spec in run.arrays.items():
+        tables = (
+            array_table([state["id"] for state in shard.states], values, spec)
+            for shard, values in run.iter_shards(name)
+        )
+        files.append(folder / f"{name}.parquet")
+        _whole(files[-1], lambda target, tables=tables: stream(tables, target))  # type: ignore[misc]
+    for name in run.ragged_arrays:
+        tables = (ragged_table(part, name) for part in run.by_shard())
+        files.append(folder / f"{name}.parquet")
+        _whole(files[-1], lambda target, tables=tables: stream(tables, target))  # type: ignore[misc]
+    return files

@@ -1,0 +1,292 @@
+"""Making a run out of activations that were saved by other means: a folder of safetensors files with ids.
+
+The ids decide which row is which, so they are required, and every disagreement (a row too many, a tensor that one file
+lacks, a torn line) is named rather than guessed around.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import RequestError, StoreError
+from . import tensors
+from .dtypes import ITEM_TYPES
+from .files import LocalFiles
+from .layout import ArraySpec, shard_size_for
+from .plan import KEYS, Plan
+from .reader import Run, open_run
+from .writer import open_writer
+
+_LAYER = re.compile(r"(?:(?P<site>.+?)[._-])?(?:layers?|blocks?|h)?[._-]?(?P<layer>\d+)")
+_SAFETENSORS = {tensors.code_of(name): name for name in ITEM_TYPES}
+_SIDE = (".offsets", ".shapes")
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A tensor in one file: where its bytes start, its type name and shape."""
+
+    file: str
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def import_activations(
+    folder: str | os.PathLike[str], out: str | os.PathLike[str], shard_size: int | None = None
+) -> Run:
+    """Copy saved activations into a new run; the same call continues an import that was interrupted.
+
+    Parameters
+    ----------
+    folder : path
+        Files `*.safetensors`, whose rows follow one another in the order of the file names, and the ids of the rows:
+        `states.jsonl` (one JSON object a line: `id`, optionally `benchmark`, `regime`, `item_id`, every other field
+        becomes a column), or `ids.json` (a list), or `ids.txt` (one a line). Tensors are `[n, ...]`, or one per layer
+        `[n, d]` whose name ends in the layer number: `resid_post.3`, `hidden_states.layer_3` or `layer_3` (site
+        `activations`). What `precollapse export --safetensors` writes is read back whole.
+    out : path
+        The run to make.
+    shard_size : int, optional
+        States per shard; chosen from the shapes by default.
+
+    Raises
+    ------
+    RequestError
+        No files, no ids, a torn line (named), or files that disagree with each other or with the ids.
+    """
+    root = Path(folder)
+    names = sorted(file.name for file in root.glob("*.safetensors")) if root.is_dir() else []
+    if not names:
+        raise RequestError(f"{root} has no *.safetensors files: give the folder that holds them.")
+    files = LocalFiles(str(root))
+    parts = [_sources(files, name) for name in names]
+    for name, (sources, _) in zip(names[1:], parts[1:], strict=True):
+        if sources.keys() != parts[0][0].keys():
+            odd = sorted(sources.keys() ^ parts[0][0].keys())[0]
+            raise RequestError(f"{root}: {names[0]} and {name} do not hold the same tensors (tensor {odd!r}).")
+    layers = parts[0][1]
+    ragged = sorted(
+        key for key in parts[0][0] if all(key + side in parts[0][0] for side in _SIDE) and not key.endswith(_SIDE)
+    )
+    plain = [key for key in parts[0][0] if not any(key == r or key in (r + _SIDE[0], r + _SIDE[1]) for r in ragged)]
+    arrays, keys = _arrays(root, parts[0][0], plain, layers)
+    counts = [_rows(root, name, sources, plain, ragged) for name, (sources, _) in zip(names, parts, strict=True)]
+    states, columns, values = _states(root, sum(counts))
+    _check_places(root, values, names, counts)
+    ragged_kinds = {name: parts[0][0][name].dtype for name in ragged}
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    plan = Plan.build(states, shard_size or shard_size_for(arrays))
+    if plan.duplicates:
+        raise RequestError(f"{root} gives the id {plan.duplicates[0]!r} more than once: ids must be unique.")
+    position = {state["id"]: row for row, state in enumerate(states)}
+    sizes = {name: files.size(name) for name in names}
+    config = {"imported": {"files": sizes, "states": len(states)}}
+    with open_writer(
+        out,
+        plan=plan,
+        config=config,
+        manifest={"imported_from": root.name},
+        arrays=arrays,
+        columns=columns,
+        ragged=ragged_kinds,
+    ) as writer:
+        for index in writer.claimed():
+            shard = writer.shard(index)
+            rows = np.array([position[state["id"]] for state in shard.states])
+            writer.write(
+                index,
+                arrays={name: _gather(files, parts, keys[name], starts, rows, spec) for name, spec in arrays.items()},
+                table={name: [values[row].get(name) for row in rows] for name in columns},
+                ragged={name: [_ragged_row(files, parts, name, starts, int(row)) for row in rows] for name in ragged},
+            )
+    return open_run(out)
+
+
+def _sources(files: LocalFiles, name: str) -> tuple[dict[str, _Source], dict[str, tuple[int, ...]]]:
+    """Tensors of a file by name, and the layer numbers that its metadata give by array name."""
+    size = files.size(name) or 0
+    try:
+        prefix = bytearray(8)
+        files.read_into(name, 0, [prefix])
+        text = bytearray(min(tensors.header_bytes(bytes(prefix)), size))
+        files.read_into(name, 0, [text])
+        head, start = tensors.parse_header(bytes(text), size, f"{files.path}/{name}")
+        about = head.pop("__metadata__", {})
+        layers = {key[7:]: tuple(json.loads(value)) for key, value in about.items() if key.startswith("layers.")}
+    except (StoreError, ValueError) as error:
+        raise RequestError(f"{files.path}/{name} is no whole safetensors file ({error}).") from None
+    found = {}
+    for key, entry in head.items():
+        if entry["dtype"] not in _SAFETENSORS:
+            raise RequestError(f"{files.path}/{name}: tensor {key!r} is {entry['dtype']}, which a run cannot hold.")
+        found[key] = _Source(
+            name, start + entry["data_offsets"][0], _SAFETENSORS[entry["dtype"]], tuple(entry["shape"])
+        )
+    return found, layers
+
+
+def _arrays(
+    root: Path, sources: dict[str, _Source], plain: list[str], layers: dict[str, tuple[int, ...]]
+) -> tuple[dict[str, ArraySpec], dict[str, list[str]]]:
+    """Arrays of the run, and for each the tensors it is made of (one, or one per layer)."""
+    arrays: dict[str, ArraySpec] = {}
+    keys: dict[str, list[str]] = {}
+    per_layer: dict[str, dict[int, str]] = {}
+    for key in plain:
+        source = sources[key]
+        match = _LAYER.fullmatch(key) if len(source.shape) == 2 else None
+        if match:
+            per_layer.setdefault((match["site"] or "activations").replace("/", "_"), {})[int(match["layer"])] = key
+        elif not source.shape:
+            raise RequestError(f"{root}: tensor {key!r} is a single number, not one row per state.")
+        else:
+            given = layers.get(key) or (tuple(range(source.shape[1])) if len(source.shape) == 3 else None)
+            arrays[key] = ArraySpec(source.shape[1:], source.dtype, given)
+            keys[key] = [key]
+    for site, found in per_layer.items():
+        numbers = sorted(found)
+        kinds = {(sources[found[number]].shape[1:], sources[found[number]].dtype) for number in numbers}
+        if len(kinds) > 1 or site in arrays:
+            raise RequestError(f"{root}: the layers of {site!r} differ in shape or type: {sorted(map(str, kinds))}.")
+        shape, dtype = kinds.pop()
+        arrays[site] = ArraySpec((len(numbers), *shape), dtype, tuple(numbers))
+        keys[site] = [found[number] for number in numbers]
+    return arrays, keys
+
+
+def _rows(root: Path, name: str, sources: dict[str, _Source], plain: list[str], ragged: list[str]) -> int:
+    counts = {key: sources[key].shape[0] for key in plain}
+    counts.update({key: sources[key + ".shapes"].shape[0] for key in ragged})
+    if len(set(counts.values())) != 1:
+        raise RequestError(f"{root}/{name}: the tensors differ in their number of rows: {counts}.")
+    return next(iter(counts.values()))
+
+
+def _states(root: Path, count: int) -> tuple[list[dict[str, str]], dict[str, str], list[dict[str, Any]]]:
+    """Plan states, column types, and all fields of each row."""
+    records = _records(root)
+    if len(records) != count:
+        raise RequestError(f"{root} has {count} rows of tensors, but ids for {len(records)}.")
+    states = []
+    for number, record in enumerate(records):
+        if not isinstance(record.get("id"), str):
+            raise RequestError(f"{root}: row {number} has id {record.get('id')!r}: a string is needed.")
+        states.append(
+            {
+                "id": record["id"],
+                "benchmark": str(record.get("benchmark") or root.name or "imported"),
+                "regime": str(record.get("regime") or "imported"),
+                "item_id": str(record.get("item_id") or record["id"]),
+            }
+        )
+    columns: dict[str, str] = {}
+    for name in dict.fromkeys(key for record in records for key in record):
+        if name not in (*KEYS, "file", "row"):
+            columns[name] = _column_type(root, name, [record.get(name) for record in records])
+    return states, columns, records
+
+
+def _column_type(root: Path, name: str, values: list[Any]) -> str:
+    kinds = {type(value) for value in values if value is not None}
+    for kind, fits in (("bool", {bool}), ("int64", {int}), ("float64", {int, float}), ("string", {str})):
+        if kinds and kinds <= fits:
+            return kind
+    if not kinds:
+        return "string"
+    raise RequestError(f"{root}: field {name!r} holds {', '.join(sorted(k.__name__ for k in kinds))}: use one type.")
+
+
+def _records(root: Path) -> list[dict[str, Any]]:
+    if (root / "states.jsonl").exists():
+        return list(_lines(root / "states.jsonl"))
+    if (root / "ids.json").exists():
+        try:
+            ids = json.loads((root / "ids.json").read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise RequestError(f"{root / 'ids.json'} is no JSON list of ids ({error}).") from None
+        if not isinstance(ids, list):
+            raise RequestError(f"{root / 'ids.json'} is no JSON list of ids.")
+        return [{"id": name} for name in ids]
+    if (root / "ids.txt").exists():
+        return [{"id": name} for name in (root / "ids.txt").read_text(encoding="utf-8").splitlines()]
+    raise RequestError(f"{root} gives no ids for its rows: add states.jsonl, ids.json or ids.txt.")
+
+
+def _lines(file: Path) -> Iterator[dict[str, Any]]:
+    with open(file, "rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+            except ValueError:
+                torn = "is torn: it ends in the middle" if not line.endswith(b"\n") else "is no JSON object"
+                raise RequestError(f"{file}, line {number}, {torn}: mend or remove it.") from None
+            if not isinstance(record, dict):
+                raise RequestError(f"{file}, line {number}, is no JSON object: give one object a line.")
+            yield record
+
+
+def _check_places(root: Path, records: list[dict[str, Any]], names: list[str], counts: list[int]) -> None:
+    """Where the ids say in which file and row they lie, they must agree with the order of the files."""
+    places = [(name, row) for name, count in zip(names, counts, strict=True) for row in range(count)]
+    for number, (record, place) in enumerate(zip(records, places, strict=True)):
+        said = (record.get("file", place[0]), record.get("row", place[1]))
+        if said != place:
+            raise RequestError(f"{root}: row {number} of the ids lies in {said}, the files have {place} there.")
+
+
+def _gather(
+    files: LocalFiles,
+    parts: list[tuple[dict[str, _Source], Any]],
+    keys: list[str],
+    starts: np.ndarray,
+    rows: np.ndarray,
+    spec: ArraySpec,
+) -> np.ndarray:
+    """Rows of an array out of the files, as stored bits."""
+    kind = ITEM_TYPES[spec.dtype]
+    per_layer = len(keys) > 1 or (spec.layers is not None and len(parts[0][0][keys[0]].shape) == 2)
+    shape = spec.inner_shape if per_layer else spec.shape
+    size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+    out = np.empty((len(keys), len(rows), *shape), kind)
+    for slot, key in enumerate(keys):
+        for first, last in _stretches(rows, starts):
+            part = int(np.searchsorted(starts, rows[first], side="right")) - 1
+            source = parts[part][0][key]
+            files.read_into(
+                source.file, source.offset + int(rows[first] - starts[part]) * size, [out[slot, first:last]]
+            )
+    return np.ascontiguousarray(np.moveaxis(out, 0, 1)) if per_layer else out[0]
+
+
+def _stretches(rows: np.ndarray, starts: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Stretches of `rows` that follow one another within one file."""
+    files = np.searchsorted(starts, rows, side="right")
+    cuts = np.flatnonzero((np.diff(rows) != 1) | (np.diff(files) != 0)) + 1
+    yield from zip([0, *cuts.tolist()], [*cuts.tolist(), len(rows)], strict=True)
+
+
+def _ragged_row(
+    files: LocalFiles, parts: list[tuple[dict[str, _Source], Any]], name: str, starts: np.ndarray, row: int
+) -> np.ndarray:
+    part = int(np.searchsorted(starts, row, side="right")) - 1
+    local = row - int(starts[part])
+    sources = parts[part][0]
+    axes = sources[name + ".shapes"].shape[1]
+    shape, offset = np.empty(axes, np.int64), np.empty(1, np.int64)
+    files.read_into(sources[name + ".shapes"].file, sources[name + ".shapes"].offset + 8 * local * axes, [shape])
+    files.read_into(sources[name + ".offsets"].file, sources[name + ".offsets"].offset + 8 * local, [offset])
+    out = np.empty(shape, ITEM_TYPES[sources[name].dtype])
+    if out.size:
+        files.read_into(sources[name].file, sources[name].offset + int(offset[0]) * out.itemsize, [out])
+    return out

@@ -1,0 +1,187 @@
+"""A run on S3-compatible storage, under the same protocol as on a disk.
+
+Put-if-absent is a conditional put (If-None-Match: *), which is tried out when a run is opened for writing: a service
+that accepts and ignores the condition would let two writers overwrite each other's commits, so it is refused. A staged
+object gets its final name by a copy within the service. Needs obstore; settings come from the usual AWS_* variables
+(AWS_ENDPOINT_URL and AWS_ALLOW_HTTP for services other than Amazon's).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from ..errors import RequestError, StoreError
+from .files import attempt
+
+_THREADS = 32
+
+
+class ObjectFiles:
+    """The objects below a prefix of a bucket.
+
+    Parameters
+    ----------
+    path : str
+        "s3://bucket/prefix".
+
+    Raises
+    ------
+    RequestError
+        obstore is not installed, or the address is of another kind.
+    """
+
+    immediate = False
+
+    def __init__(self, path: str) -> None:
+        if not path.startswith("s3://"):
+            raise RequestError(f"Unknown address {path!r}: give a folder, or s3://bucket/prefix.")
+        try:
+            import obstore
+            from obstore.store import S3Store
+        except ImportError:
+            raise RequestError(f"{path} needs the package obstore: install precollapse[s3].") from None
+        self.path = path.rstrip("/")
+        self._api = obstore
+        with self._errors(), self._refused():
+            self._store = S3Store.from_url(self.path)
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """The service's errors as those of the operating system."""
+        kinds = self._api.exceptions
+        try:
+            yield
+        except (kinds.PermissionDeniedError, kinds.UnauthenticatedError) as error:
+            raise PermissionError(errno.EACCES, _first_line(error)) from error
+        except kinds.NotFoundError as error:
+            raise FileNotFoundError(errno.ENOENT, _first_line(error)) from error
+        except kinds.BaseError as error:
+            raise OSError(errno.EIO, _first_line(error)) from error
+
+    @contextlib.contextmanager
+    def _refused(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RequestError(f"{self.path} cannot be reached ({error.strerror}): check the address.") from error
+
+    def probe(self) -> None:
+        name = f"_probe.{attempt()}"
+        with self._errors():
+            try:
+                self._api.put(self._store, name, b"1", mode="create")
+                self._api.put(self._store, name, b"2", mode="create")
+                honoured = False
+            except self._api.exceptions.AlreadyExistsError:
+                honoured = True
+            except FileNotFoundError:
+                raise RequestError(f"{self.path} cannot be written: there is no such bucket.") from None
+            except (self._api.exceptions.NotSupportedError, NotImplementedError):
+                honoured = False
+            self._api.delete(self._store, name)
+        if not honoured:
+            raise RequestError(
+                f"The service behind {self.path} does not honour conditional puts (If-None-Match), without which two "
+                "writers could overwrite each other: use another service, or write to a disk and copy the finished run."
+            )
+
+    def entries(self) -> set[str] | None:
+        with self._errors():
+            found = self._api.list_with_delimiter(self._store)
+        names = {*found["common_prefixes"], *(entry["path"] for entry in found["objects"])}
+        return {name.strip("/").rpartition("/")[2] for name in names} or None
+
+    def make(self, folders: Iterable[str]) -> None:
+        """Object stores have no folders."""
+
+    def read(self, name: str) -> bytes:
+        with self._errors():
+            return bytes(self._api.get(self._store, name).bytes())
+
+    def read_many(self, names: list[str]) -> list[bytes | None]:
+        def one(name: str) -> bytes | None:
+            try:
+                return self.read(name)
+            except FileNotFoundError:
+                return None
+
+        if len(names) < 2:
+            return [one(name) for name in names]
+        with ThreadPoolExecutor(min(_THREADS, len(names))) as pool:
+            return list(pool.map(one, names))
+
+    def read_into(self, name: str, offset: int, buffers: list[Any]) -> None:
+        views = [memoryview(buffer).cast("B") for buffer in buffers]
+        wanted = sum(len(view) for view in views)
+        with self._errors():
+            data = memoryview(self._api.get_range(self._store, name, start=offset, length=wanted))
+        if len(data) != wanted:
+            raise StoreError(f"{self.path}/{name} is cut short: it ends at byte {offset + len(data)}.")
+        for view in views:
+            view[:] = data[: len(view)]
+            data = data[len(view) :]
+
+    def size(self, name: str) -> int | None:
+        try:
+            with self._errors():
+                return int(self._api.head(self._store, name)["size"])
+        except FileNotFoundError:
+            return None
+
+    def list(self, folder: str) -> dict[str, int]:
+        with self._errors():
+            entries = [entry for batch in self._api.list(self._store, f"{folder}/") for entry in batch]
+        return {
+            entry["path"][len(folder) + 1 :]: int(entry["size"])
+            for entry in entries
+            if "/" not in entry["path"][len(folder) + 1 :]
+        }
+
+    def create(self, name: str, data: bytes, durable: bool = True) -> bool:
+        with self._errors():
+            try:
+                self._api.put(self._store, name, data, mode="create")
+            except self._api.exceptions.AlreadyExistsError:
+                return False
+        return True
+
+    def replace(self, name: str, data: bytes, durable: bool = True) -> None:
+        with self._errors():
+            self._api.put(self._store, name, data, use_multipart=False)
+
+    def stage(self, name: str, parts: Iterable[Any]) -> int:
+        size = 0
+
+        def copies() -> Iterator[bytes]:
+            nonlocal size
+            for part in parts:
+                size += memoryview(part).nbytes
+                yield bytes(part)
+
+        with self._errors():
+            self._api.put(self._store, name, copies())
+        return size
+
+    def settle(self) -> None:
+        """What was put is durable already."""
+
+    def move(self, source: str, target: str) -> bool:
+        try:
+            with self._errors():
+                self._api.copy(self._store, source, target)
+        except FileNotFoundError:
+            return False
+        self.remove(source)
+        return True
+
+    def remove(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError), self._errors():
+            self._api.delete(self._store, name)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0][:200]
