@@ -1,7 +1,7 @@
-"""Copies of a run in formats that other tools read, written shard by shard so that a run larger than memory can be copied.
+"""Copies of a run in formats that other tools read, shard by shard, so that a run larger than memory can be copied.
 
-Every format gets the per-state table beside the arrays, in the same order. Files appear under their names only when they
-are whole.
+Every format gets the per-state table beside the arrays, in the same order. Files appear under their names only when
+they are whole.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def export(path: str | os.PathLike[str], fmt: str, out: str | os.PathLike[str]) 
         The run.
     fmt : "safetensors", "parquet" or "npz"
         safetensors, npz: one file per benchmark and regime with every array [n, ...], ragged arrays as values, offsets
-        and shapes, and `states.jsonl`. parquet: `states.parquet`, and one file per array with the id and one list column
-        per layer. bfloat16 stays as it is in safetensors and becomes float32 elsewhere.
+        and shapes, and `states.jsonl`. parquet: `states.parquet`, and one file per array with the id and one list
+        column per layer. bfloat16 stays as it is in safetensors and becomes float32 elsewhere.
     out : path
         A folder that is new or empty.
 

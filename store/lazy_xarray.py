@@ -80,14 +80,8 @@ def to_xarray(run: Run) -> Any:
             values = column.to_numpy()
         else:
             values = np.array(
-                [None if text is None or text is np.nan or _na(text) else text for text in column], object
+                [None if gone else text for text, gone in zip(column, column.isna(), strict=True)], object
             )
         target = coordinates if name in ("id", "benchmark", "regime", "item_id") else variables
         target[name] = ("state", values)
     return xarray.Dataset(variables, coordinates, attrs={"path": run.path, "config_hash": run.config_hash})
-
-
-def _na(value: Any) -> bool:
-    import pandas as pd
-
-    return value is pd.NA

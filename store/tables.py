@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from ..errors import RequestError, StoreError
 from .dtypes import stored_type, to_returned, to_stored
@@ -71,7 +70,7 @@ def _listed(values: Sequence[Any]) -> list[Any]:
 
 def _missing(value: Any, kind: str) -> bool:
     """None, pandas' NA and NaT; NaN too where it cannot be a value of the column."""
-    if value is None or value is pd.NA or value is pd.NaT:
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
     return kind != "float64" and isinstance(value, float | np.floating) and bool(np.isnan(value))
 
@@ -102,6 +101,8 @@ def decode_column(tensors: Mapping[str, np.ndarray], name: str, kind: str, count
 
 def series(kind: str, parts: Sequence[tuple[Any, np.ndarray]]) -> Any:
     """One pandas array out of the parts of a column: float64 with NaN, or Int64, boolean or string with NA."""
+    import pandas as pd
+
     valid = np.concatenate([mask for _, mask in parts]) if parts else np.zeros(0, dtype=bool)
     if kind == "string":
         texts = np.array([text for values, _ in parts for text in values], dtype=object)
