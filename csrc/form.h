@@ -53,30 +53,34 @@ struct Float16 {
 // ---- few tokens: dot products along d, the weights read once from memory ---------------------------------------
 
 const int64_t FEW_TOKENS = 8;
+const int64_t GROUP_ROWS = 24, GROUP_DEPTH = 1024;
 const int ROWS = PC_LANES == 16 ? 12 : 6;  // columns of the vocabulary in the many-token tile
 const int TILE = 2 * LANES;                // tokens in it
 const int64_t DEPTH = 256;                 // elements of d worked on at once there: short sums lose less, too
 
+// Tokens of the panel that begins at token j: the last is narrow when that holds what is left.
+inline int64_t panel_width(int64_t tokens, int64_t j) { return tokens - j > LANES ? TILE : LANES; }
+
 inline int64_t padded(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-// out[r][j] = weight row r . hidden row j; hidden rows are `d` apart.
+// out[r][j] (+)= weight row r . hidden row j over `depth` elements; hidden rows are `pitch` apart.
 template <class T, int R, int N>
-inline void dots(const typename T::raw *weight, int64_t weight_stride, const float *hidden, int64_t d, float *out,
-                 int64_t out_stride) {
+inline void dots(const typename T::raw *weight, int64_t stride, const float *hidden, int64_t pitch, int64_t depth,
+                 float *out, int64_t width, bool add) {
     const int step = LANES * T::PARTS;
-    const int64_t whole = d - d % step;
+    const int64_t whole = depth - depth % step;
     vf sums[R][N];
     for (int r = 0; r < R; r++)
         for (int j = 0; j < N; j++) sums[r][j] = vf{};
     for (int64_t i = 0; i < whole; i += step) {
-        for (int r = 0; r < R; r++) __builtin_prefetch(weight + (R + r) * weight_stride + i);
+        for (int r = 0; r < R; r++) __builtin_prefetch(weight + (R + r) * stride + i);
         for (int which = 0; which < T::PARTS; which++) {
             vf w[R];
 #pragma GCC unroll 8
-            for (int r = 0; r < R; r++) w[r] = T::part(weight + r * weight_stride + i, which);
+            for (int r = 0; r < R; r++) w[r] = T::part(weight + r * stride + i, which);
 #pragma GCC unroll 8
             for (int j = 0; j < N; j++) {
-                vf h = load<vf>(hidden + j * d + i + which * LANES);
+                vf h = load<vf>(hidden + j * pitch + i + which * LANES);
 #pragma GCC unroll 8
                 for (int r = 0; r < R; r++) sums[r][j] += w[r] * h;
             }
@@ -85,66 +89,89 @@ inline void dots(const typename T::raw *weight, int64_t weight_stride, const flo
     for (int r = 0; r < R; r++)
         for (int j = 0; j < N; j++) {
             float total = sum(sums[r][j]);
-            for (int64_t i = whole; i < d; i++) total += T::one(weight[r * weight_stride + i]) * hidden[j * d + i];
-            out[r * out_stride + j] = total;
+            for (int64_t i = whole; i < depth; i++) total += T::one(weight[r * stride + i]) * hidden[j * pitch + i];
+            out[r * width + j] = add ? out[r * width + j] + total : total;
         }
 }
 
 template <class T, int R, int N>
-inline void dots_rows(const typename T::raw *weight, int64_t stride, int64_t rows, const float *hidden, int64_t d,
-                      float *out, int64_t out_stride) {
+inline void dots_rows(const typename T::raw *weight, int64_t stride, int64_t rows, const float *hidden, int64_t pitch,
+                      int64_t depth, float *out, int64_t width, bool add) {
     int64_t r = 0;
     for (; r + R <= rows; r += R)
-        dots<T, R, N>(weight + r * stride, stride, hidden, d, out + r * out_stride, out_stride);
-    for (; r < rows; r++) dots<T, 1, N>(weight + r * stride, stride, hidden, d, out + r * out_stride, out_stride);
+        dots<T, R, N>(weight + r * stride, stride, hidden, pitch, depth, out + r * width, width, add);
+    for (; r < rows; r++)
+        dots<T, 1, N>(weight + r * stride, stride, hidden, pitch, depth, out + r * width, width, add);
 }
 
 template <class T>
 void few_tokens(const VocabJob &job, int64_t first, int64_t rows, float *z, int64_t width) {
     const typename T::raw *weight = (const typename T::raw *)job.weight + first * job.weight_stride;
-    const float *hidden = (const float *)job.packed;
+    const float *packed = (const float *)job.packed;
     const int64_t stride = job.weight_stride, d = job.d;
     const bool wide = LANES == 16;  // 32 registers rather than 16
-    // A few columns at a time, so that they stay in the nearest cache for the second group of tokens.
-    const int64_t group = wide ? 12 : 6;
-    for (int64_t r = 0; r < rows; r += group) {
-        const int64_t some = rows - r < group ? rows - r : group;
-        const typename T::raw *w = weight + r * stride;
-        float *out = z + r * width;
-        int64_t j = 0;
-        if (wide)
-            for (; j + 8 <= job.tokens; j += 8) dots_rows<T, wide ? 3 : 1, 8>(w, stride, some, hidden + j * d, d, out + j, width);
-        for (; j + 4 <= job.tokens; j += 4) dots_rows<T, wide ? 6 : 3, 4>(w, stride, some, hidden + j * d, d, out + j, width);
-        switch (job.tokens - j) {
-            case 3: dots_rows<T, wide ? 6 : 3, 3>(w, stride, some, hidden + j * d, d, out + j, width); break;
-            case 2: dots_rows<T, 6, 2>(w, stride, some, hidden + j * d, d, out + j, width); break;
-            case 1: dots_rows<T, 6, 1>(w, stride, some, hidden + j * d, d, out + j, width); break;
+    // One group of tokens needs no second look at the weights; more keep a piece of both in the near caches.
+    const bool one_group = job.tokens <= (wide ? 8 : 4);
+    const int64_t group = one_group ? rows : GROUP_ROWS, depth = one_group ? d : GROUP_DEPTH;
+    for (int64_t start = 0; start < rows; start += group)
+        for (int64_t from = 0; from < d; from += depth) {
+            const int64_t some = rows - start < group ? rows - start : group;
+            const int64_t size = d - from < depth ? d - from : depth;
+            const typename T::raw *w = weight + start * stride + from;
+            const float *h = packed + from;
+            float *out = z + start * width;
+            const bool add = from > 0;
+            int64_t j = 0;
+            if (wide)
+                for (; j + 8 <= job.tokens; j += 8)
+                    dots_rows<T, wide ? 3 : 1, 8>(w, stride, some, h + j * d, d, size, out + j, width, add);
+            for (; j + 4 <= job.tokens; j += 4)
+                dots_rows<T, wide ? 6 : 3, 4>(w, stride, some, h + j * d, d, size, out + j, width, add);
+            h += j * d;
+            out += j;
+            switch (job.tokens - j) {
+                case 3: dots_rows<T, wide ? 6 : 3, 3>(w, stride, some, h, d, size, out, width, add); break;
+                case 2: dots_rows<T, 6, 2>(w, stride, some, h, d, size, out, width, add); break;
+                case 1: dots_rows<T, 6, 1>(w, stride, some, h, d, size, out, width, add); break;
+            }
         }
-    }
 }
 
 // ---- many tokens: outer products on tiles held in registers ----------------------------------------------------
 
-template <int R>
+// R columns of the vocabulary by N vectors of tokens; the panel is [depth][N * LANES].
+template <int R, int N>
 inline void tile(const float *weight, int64_t stride, const float *panel, int64_t depth, float *out, int64_t width,
                  bool add) {
-    vf sums[R][2];
+    vf sums[R][N];
     for (int r = 0; r < R; r++)
-        for (int v = 0; v < 2; v++) sums[r][v] = vf{};
+        for (int v = 0; v < N; v++) sums[r][v] = vf{};
     for (int64_t i = 0; i < depth; i++) {
-        vf b0 = load<vf>(panel + i * TILE), b1 = load<vf>(panel + i * TILE + LANES);
+        vf b[N];
+#pragma GCC unroll 2
+        for (int v = 0; v < N; v++) b[v] = load<vf>(panel + (i * N + v) * LANES);
 #pragma GCC unroll 12
         for (int r = 0; r < R; r++) {
             vf a = all(weight[r * stride + i]);
-            sums[r][0] += a * b0;
-            sums[r][1] += a * b1;
+#pragma GCC unroll 2
+            for (int v = 0; v < N; v++) sums[r][v] += a * b[v];
         }
     }
     for (int r = 0; r < R; r++)
-        for (int v = 0; v < 2; v++) {
+        for (int v = 0; v < N; v++) {
             float *place = out + r * width + v * LANES;
             store(place, add ? load<vf>(place) + sums[r][v] : sums[r][v]);
         }
+}
+
+template <int N>
+inline void tiles(const float *weight, int64_t rows, const float *panel, int64_t depth, float *out, int64_t width,
+                  bool add) {
+    if (rows == ROWS)
+        tile<ROWS, N>(weight, DEPTH, panel, depth, out, width, add);
+    else
+        for (int64_t r = 0; r < rows; r++)
+            tile<1, N>(weight + r * DEPTH, DEPTH, panel, depth, out + r * width, width, add);
 }
 
 // Floats of elements [from, to) of some weight rows, in the packed order.
@@ -155,8 +182,10 @@ void widen(const typename T::raw *weight, int64_t stride, int64_t rows, int64_t 
         const typename T::raw *w = weight + r * stride;
         float *o = out + r * DEPTH - from;
         int64_t i = from;
-        for (; i < to && i < whole; i += LANES * T::PARTS)
+        for (; i < to && i < whole; i += LANES * T::PARTS) {
+            __builtin_prefetch(w + ROWS * stride + i);
             for (int which = 0; which < T::PARTS; which++) store(o + i + which * LANES, T::part(w + i, which));
+        }
         for (; i < to; i++) o[i] = T::one(w[i]);
     }
 }
@@ -172,13 +201,11 @@ void many_tokens(const VocabJob &job, int64_t first, int64_t rows, float *z, int
             const int64_t some = rows - r < ROWS ? rows - r : ROWS;
             widen<T>(weight + r * job.weight_stride, job.weight_stride, some, from, to, whole, wide);
             for (int64_t j = 0; j < job.tokens; j += TILE) {
-                const float *panel = packed + j * job.d + from * TILE;
                 float *out = z + r * width + j;
-                if (some == ROWS)
-                    tile<ROWS>(wide, DEPTH, panel, to - from, out, width, from > 0);
+                if (panel_width(job.tokens, j) == TILE)
+                    tiles<2>(wide, some, packed + j * job.d + from * TILE, to - from, out, width, from > 0);
                 else
-                    for (int64_t q = 0; q < some; q++)
-                        tile<1>(wide + q * DEPTH, DEPTH, panel, to - from, out + q * width, width, from > 0);
+                    tiles<1>(wide, some, packed + j * job.d + from * LANES, to - from, out, width, from > 0);
             }
         }
     }
@@ -249,13 +276,16 @@ void few_tokens_pairs(const VocabJob &job, int64_t first, int64_t rows, float *z
     for (; j < job.tokens; j++) pair_rows<8, 1>(w, stride, rows, hidden + j * pitch, pitch, d, z + j, width);
 }
 
-template <int R>
+template <int R, int N>
 inline void pair_tile(const uint16_t *weight, int64_t stride, const uint32_t *panel, int64_t d, float *out,
                       int64_t width) {
-    vf sums[R][2];
-    for (int r = 0; r < R; r++) sums[r][0] = sums[r][1] = vf{};
+    vf sums[R][N];
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < N; v++) sums[r][v] = vf{};
     for (int64_t i = 0; i < d; i += 2) {
-        vu b0 = load<vu>(panel + i / 2 * TILE), b1 = load<vu>(panel + i / 2 * TILE + LANES);
+        vu b[N];
+#pragma GCC unroll 2
+        for (int v = 0; v < N; v++) b[v] = load<vu>(panel + (i / 2 * N + v) * LANES);
 #pragma GCC unroll 12
         for (int r = 0; r < R; r++) {
             uint32_t pair = 0;
@@ -263,13 +293,23 @@ inline void pair_tile(const uint16_t *weight, int64_t stride, const uint32_t *pa
                 memcpy(&pair, weight + r * stride + i, 4);
             else
                 pair = weight[r * stride + i];
-            vu a = vu{} + pair;
-            sums[r][0] = dot_pairs(sums[r][0], a, b0);
-            sums[r][1] = dot_pairs(sums[r][1], a, b1);
+            vu a = pair - vu{};
+#pragma GCC unroll 2
+            for (int v = 0; v < N; v++) sums[r][v] = dot_pairs(sums[r][v], a, b[v]);
         }
     }
     for (int r = 0; r < R; r++)
-        for (int v = 0; v < 2; v++) store(out + r * width + v * LANES, sums[r][v]);
+        for (int v = 0; v < N; v++) store(out + r * width + v * LANES, sums[r][v]);
+}
+
+template <int N>
+inline void pair_tiles(const uint16_t *weight, int64_t stride, int64_t rows, const uint32_t *panel, int64_t d,
+                       float *out, int64_t width) {
+    if (rows >= ROWS)
+        pair_tile<ROWS, N>(weight, stride, panel, d, out, width);
+    else
+        for (int64_t r = 0; r < rows; r++)
+            pair_tile<1, N>(weight + r * stride, stride, panel, d, out + r * width, width);
 }
 
 void many_tokens_pairs(const VocabJob &job, int64_t first, int64_t rows, float *z, int64_t width) {
@@ -278,12 +318,12 @@ void many_tokens_pairs(const VocabJob &job, int64_t first, int64_t rows, float *
     const int64_t stride = job.weight_stride, pairs = (job.d + 1) / 2;
     for (int64_t r = 0; r < rows; r += ROWS)
         for (int64_t j = 0; j < job.tokens; j += TILE) {
-            const uint32_t *panel = packed + j * pairs;
-            if (rows - r >= ROWS)
-                pair_tile<ROWS>(weight + r * stride, stride, panel, job.d, z + r * width + j, width);
+            const uint16_t *w = weight + r * stride;
+            float *out = z + r * width + j;
+            if (panel_width(job.tokens, j) == TILE)
+                pair_tiles<2>(w, stride, rows - r, packed + j * pairs, job.d, out, width);
             else
-                for (int64_t q = r; q < rows; q++)
-                    pair_tile<1>(weight + q * stride, stride, panel, job.d, z + q * width + j, width);
+                pair_tiles<1>(w, stride, rows - r, packed + j * pairs, job.d, out, width);
         }
 }
 #endif
@@ -294,36 +334,36 @@ int64_t packed_bytes(int64_t tokens, int64_t d) {
     return 4 * (tokens <= FEW_TOKENS ? tokens : padded(tokens, TILE)) * (d + 2 * LANES);
 }
 
+// Place of element i of token j where a panel holds [d][its tokens].
+inline int64_t panel_place(int64_t tokens, int64_t j, int64_t i, int64_t d) {
+    const int64_t first = j / TILE * TILE;
+    return first * d + i * panel_width(tokens, first) + j - first;
+}
+
 // Few tokens: row after row. Many: for each TILE of tokens, [d][TILE]. The order along d is that of the weights' steps.
 template <class T>
 void pack_floats(const typename T::raw *hidden, int64_t stride, int64_t tokens, int64_t d, float *out) {
     const int64_t step = LANES * T::PARTS, whole = d - d % step;
     const bool few = tokens <= FEW_TOKENS;
-    const int64_t filled = few ? tokens : padded(tokens, TILE);
+    const int64_t filled = few ? tokens : padded(tokens, LANES);
     for (int64_t j = 0; j < filled; j++)
         for (int64_t i = 0; i < d; i++) {
             const int64_t from = i < whole ? i / step * step + T::order((int)(i % step)) : i;
             const float value = j < tokens ? T::one(hidden[j * stride + from]) : 0.0f;
-            if (few)
-                out[j * d + i] = value;
-            else
-                out[j / TILE * TILE * d + i * TILE + j % TILE] = value;
+            out[few ? j * d + i : panel_place(tokens, j, i, d)] = value;
         }
 }
 
 #ifdef PC_BF16_DOT
 void pack_pairs(const uint16_t *hidden, int64_t stride, int64_t tokens, int64_t d, uint32_t *out) {
     const bool few = tokens <= FEW_TOKENS;
-    const int64_t pairs = few ? pair_pitch(d) : (d + 1) / 2, filled = few ? tokens : padded(tokens, TILE);
+    const int64_t pairs = few ? pair_pitch(d) : (d + 1) / 2, filled = few ? tokens : padded(tokens, LANES);
     for (int64_t j = 0; j < filled; j++)
         for (int64_t p = 0; p < pairs; p++) {
             uint32_t low = j < tokens && 2 * p < d ? hidden[j * stride + 2 * p] : 0;
             uint32_t high = j < tokens && 2 * p + 1 < d ? hidden[j * stride + 2 * p + 1] : 0;
             uint32_t pair = low | (high << 16);
-            if (few)
-                out[j * pairs + p] = pair;
-            else
-                out[j / TILE * TILE * pairs + p * TILE + j % TILE] = pair;
+            out[few ? j * pairs + p : panel_place(tokens, j, p, pairs)] = pair;
         }
 }
 #endif

@@ -33,8 +33,9 @@ inline void store(T *p, V v) {
     memcpy(p, &v, sizeof v);
 }
 
-inline vf all(float x) { return vf{} + x; }
-inline vi all_int(int32_t x) { return vi{} + x; }
+// x - 0 rather than 0 + x, which would have to turn -0 into +0 and so costs an addition.
+inline vf all(float x) { return x - vf{}; }
+inline vi all_int(int32_t x) { return x - vi{}; }
 inline vf as_float(vu x) { return (vf)x; }
 
 inline float sum(vf v) {
