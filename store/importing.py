@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +55,7 @@ def import_activations(
         `[n, d]` whose name ends in the layer number: `resid_post.3`, `hidden_states.layer_3` or `layer_3` (site
         `activations`). What `precollapse export --safetensors` writes is read back whole.
     out : path
-        The run to make.
+        The run to make. Of ids that come more than once the first row is kept, with a warning.
     shard_size : int, optional
         States per shard; chosen from the shapes by default.
 
@@ -86,8 +87,12 @@ def import_activations(
     starts = np.concatenate([[0], np.cumsum(counts)])
     plan = Plan.build(states, shard_size or shard_size_for(arrays))
     if plan.duplicates:
-        raise RequestError(f"{root} gives the id {plan.duplicates[0]!r} more than once: ids must be unique.")
-    position = {state["id"]: row for row, state in enumerate(states)}
+        warnings.warn(
+            f"{root} gives {len(plan.duplicates)} ids more than once, first {plan.duplicates[0]!r}: the first row of each "
+            "was kept.",
+            stacklevel=2,
+        )
+    position = {state["id"]: row for row, state in reversed(list(enumerate(states)))}
     sizes = {name: files.size(name) for name in names}
     config = {"imported": {"files": sizes, "states": len(states)}}
     with open_writer(

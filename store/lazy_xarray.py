@@ -16,7 +16,7 @@ def to_xarray(run: Run) -> Any:
     """The states of `run` along `state`, with `id`, `benchmark`, `regime` and `item_id` as coordinates.
 
     Arrays are read when they are used, only the rows and layers that are asked for. Table columns become variables;
-    missing numbers and truth values are NaN, missing texts None.
+    missing values are NaN.
 
     Raises
     ------
@@ -79,9 +79,7 @@ def to_xarray(run: Run) -> Any:
         elif column.dtype.kind in "if":
             values = column.to_numpy()
         else:
-            values = np.array(
-                [None if gone else text for text, gone in zip(column, column.isna(), strict=True)], object
-            )
+            values = column.to_numpy(dtype=object, na_value=np.nan)
         target = coordinates if name in ("id", "benchmark", "regime", "item_id") else variables
         target[name] = ("state", values)
     return xarray.Dataset(variables, coordinates, attrs={"path": run.path, "config_hash": run.config_hash})

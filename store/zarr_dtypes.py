@@ -1,8 +1,8 @@
 """bfloat16 as a data type of zarr-python, under the name that TensorStore uses.
 
 zarr-python has none of its own. `register()` adds it; the entry point `zarr.data_type` of this package does so unasked,
-so that `zarr.open` works on every run. Values are `ml_dtypes.bfloat16`; without ml_dtypes the type is known but an array
-of it cannot be opened with zarr-python (this package's own reader needs neither).
+so that `zarr.open` works on every run. Values are `ml_dtypes.bfloat16`; without ml_dtypes the type is known but an
+array of it cannot be opened with zarr-python (this package's own reader needs neither).
 """
 
 from __future__ import annotations

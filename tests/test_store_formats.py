@@ -1,0 +1,292 @@
+"""A run on disk is what other people's tools take it for: zarr-python, TensorStore, safetensors, pyarrow, NumPy."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from precollapse import store
+from precollapse.errors import RequestError
+
+STATES = [
+    {"id": f"b/{i}/{regime}", "benchmark": "b", "regime": regime, "item_id": f"item {i}"}
+    for regime in ("baseline", "cot")
+    for i in range(21)
+]
+ARRAYS = {
+    "resid_post": store.ArraySpec((3, 512), "float32", (4, 5, 6)),
+    "resid_mid": store.ArraySpec((3, 1024), "bfloat16", (4, 5, 6)),
+    "final_norm": store.ArraySpec((700,), "float16"),
+    "top_ids": store.ArraySpec((4,), "int64"),
+}
+
+
+def contents(shard):
+    rng = np.random.default_rng(shard.index)
+    n = len(shard)
+    return {
+        "arrays": {
+            "resid_post": rng.standard_normal((n, 3, 512)).astype(np.float32),
+            "resid_mid": rng.integers(0, 0x7F80, (n, 3, 1024)).astype(np.uint16),
+            "final_norm": rng.standard_normal((n, 700)).astype(np.float16),
+            "top_ids": rng.integers(0, 1000, (n, 4)),
+        },
+        "table": {
+            "entropy_bits": rng.random(n),
+            "prompt_tokens": list(range(n)),
+            "correct": [None, *[True] * (n - 1)],
+            "text": [f"τ{i}\n" if i else None for i in range(n)],
+        },
+        "ragged": {"rows": [rng.random((2, i)).astype(np.float32) for i in range(n)]},
+    }
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("formats") / "run.zarr"
+    with store.open_writer(
+        folder,
+        plan=store.Plan.build(STATES, 8),
+        config={"model": "m"},
+        arrays=ARRAYS,
+        columns={"entropy_bits": "float64", "prompt_tokens": "int64", "correct": "bool", "text": "string"},
+        ragged={"rows": "float32"},
+    ) as writer:
+        for index in writer.claimed():
+            writer.write(index, **contents(writer.shard(index)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(path):
+    return store.open_run(path)
+
+
+def array_folders(path, name):
+    return {cell.regime: path / cell.folder / name for cell in store.open_run(path).plan.cells}
+
+
+@pytest.mark.parametrize("name", ["resid_post", "final_norm"])
+def test_zarr_python_reads_the_arrays(path, run, name):
+    zarr = pytest.importorskip("zarr", reason="zarr is not installed")
+    group = zarr.open_group(path, mode="r")
+    assert group.attrs["precollapse"]["format"] == store.FORMAT
+    for cell in run.plan.cells:
+        array = group[f"{cell.folder}/{name}"]
+        np.testing.assert_array_equal(array[:], run.array(name, regime=cell.regime))
+        np.testing.assert_array_equal(array[3:9, ..., -5:], run.array(name, regime=cell.regime)[3:9, ..., -5:])
+        assert group[cell.folder].attrs["regime"] == cell.regime
+        assert np.isnan(array.fill_value)
+    if name == "resid_post":
+        assert array.metadata.dimension_names == ("state", "layer", "axis_0")
+        assert array.attrs["layers"] == [4, 5, 6]
+
+
+def test_zarr_python_reads_bfloat16(path, run):
+    pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+    zarr = pytest.importorskip("zarr", reason="zarr is not installed")
+    from precollapse.store import zarr_dtypes
+
+    zarr_dtypes.register()
+    for regime, folder in array_folders(path, "resid_mid").items():
+        array = zarr.open_array(folder, mode="r")
+        assert str(array.dtype) == "bfloat16"
+        np.testing.assert_array_equal(array[:].astype(np.float32), run.array("resid_mid", regime=regime))
+
+
+def test_zarr_python_writes_bfloat16_that_is_read_back(tmp_path):
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+    zarr = pytest.importorskip("zarr", reason="zarr is not installed")
+    from precollapse.store import zarr_dtypes
+
+    zarr_dtypes.register()
+    array = zarr.create_array(tmp_path / "a", shape=(5,), dtype=zarr_dtypes.BFloat16(), fill_value=float("-inf"))
+    array[:3] = np.array([1.5, -2, np.nan]).astype(ml_dtypes.bfloat16)
+    again = zarr.open_array(tmp_path / "a", mode="r")[:]
+    np.testing.assert_array_equal(again.astype(np.float32), [1.5, -2, np.nan, -np.inf, -np.inf])
+
+
+def test_tensorstore_reads_the_arrays(path, run):
+    tensorstore = pytest.importorskip("tensorstore", reason="tensorstore is not installed")
+    for name in ("resid_post", "resid_mid", "final_norm"):
+        for regime, folder in array_folders(path, name).items():
+            where = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{folder}/"}}
+            array = tensorstore.open(where).result()
+            assert array.dtype.name == ARRAYS[name].dtype
+            found = array.read().result()
+            np.testing.assert_array_equal(found.astype(run.array(name).dtype), run.array(name, regime=regime))
+
+
+def test_zarr_notices_a_flipped_byte(path, tmp_path):
+    import shutil
+
+    zarr = pytest.importorskip("zarr", reason="zarr is not installed")
+    copy = tmp_path / "copy.zarr"
+    shutil.copytree(path, copy)
+    folder = array_folders(copy, "resid_post")["cot"]
+    chunk = folder / "c.1.0.0"
+    data = bytearray(chunk.read_bytes())
+    data[1000] ^= 1
+    chunk.write_bytes(data)
+    array = zarr.open_array(folder, mode="r")
+    array[:7]
+    with pytest.raises(Exception, match="(?i)checksum"):
+        array[7:14]
+
+
+def test_zarr_shows_rows_that_were_never_written_as_nan(tmp_path):
+    zarr = pytest.importorskip("zarr", reason="zarr is not installed")
+    spec = {"x": store.ArraySpec((2, 300), "float32", (0, 1))}
+    with store.open_writer(tmp_path / "r", plan=store.Plan.build(STATES, 8), config={}, arrays=spec) as writer:
+        writer.write(1, arrays={"x": np.ones((7, 2, 300), np.float32)})
+    array = zarr.open_array(tmp_path / "r" / writer.plan.cells[0].folder / "x", mode="r")
+    assert np.isnan(array[:7]).all() and (array[7:14] == 1).all()
+
+
+def test_safetensors_reads_tables_and_ragged_arrays(path):
+    numpy_api = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
+    table = numpy_api.load_file(path / "tables" / "00000001.safetensors")
+    wanted = contents(store.open_run(path).plan.shard(1))
+    np.testing.assert_array_equal(table["column.entropy_bits"], wanted["table"]["entropy_bits"])
+    np.testing.assert_array_equal(table["column.correct.valid"], [False] + [True] * 6)
+    np.testing.assert_array_equal(table["array.top_ids"], wanted["arrays"]["top_ids"])
+    ragged = numpy_api.load_file(path / "ragged" / "00000001.safetensors")
+    np.testing.assert_array_equal(ragged["ragged.rows"], np.concatenate([r.ravel() for r in wanted["ragged"]["rows"]]))
+
+
+def test_export_to_safetensors_and_back(path, run, tmp_path):
+    numpy_api = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
+    files = store.export(path, "safetensors", tmp_path / "out")
+    loaded = [numpy_api.load_file(file) for file in files if file.suffix == ".safetensors"]
+    for name in ("resid_post", "final_norm", "top_ids"):
+        np.testing.assert_array_equal(np.concatenate([part[name] for part in loaded]), run.array(name))
+    again = store.import_activations(tmp_path / "out", tmp_path / "again.zarr", shard_size=5)
+    assert store.verify(tmp_path / "again.zarr") == []
+    assert again.sites == run.sites
+    for name in ARRAYS:
+        np.testing.assert_array_equal(again.array(name), run.array(name))
+    for i in range(len(run)):
+        np.testing.assert_array_equal(again.ragged("rows", i), run.ragged("rows", i))
+    for column in run.states.columns.drop("shard"):
+        assert again.states[column].dtype == run.states[column].dtype
+        assert again.states[column].equals(run.states[column])
+
+
+def test_export_to_npz(path, run, tmp_path):
+    files = store.export(path, "npz", tmp_path / "out")
+    loaded = [np.load(file) for file in files if file.suffix == ".npz"]
+    for name in ARRAYS:
+        np.testing.assert_array_equal(np.concatenate([part[name] for part in loaded]), run.array(name))
+    np.testing.assert_array_equal(loaded[0]["resid_post.layers"], [4, 5, 6])
+    assert np.concatenate([part["id"] for part in loaded]).tolist() == list(run.states["id"])
+    first = loaded[0]["rows"][loaded[0]["rows.offsets"][5] : loaded[0]["rows.offsets"][6]]
+    np.testing.assert_array_equal(first.reshape(loaded[0]["rows.shapes"][5]), run.ragged("rows", 5))
+    lines = [json.loads(line) for line in (tmp_path / "out" / "states.jsonl").read_text().splitlines()]
+    texts = [
+        None if missing else text for text, missing in zip(run.states["text"], run.states["text"].isna(), strict=True)
+    ]
+    assert [line["text"] for line in lines] == texts
+
+
+def test_export_to_parquet(path, run, tmp_path):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    store.export(path, "parquet", tmp_path / "out")
+    states = pandas.read_parquet(tmp_path / "out" / "states.parquet")
+    assert list(states["id"]) == list(run.states["id"])
+    assert list(states["correct"].isna()) == list(run.states["correct"].isna())
+    frame = pandas.read_parquet(tmp_path / "out" / "resid_post.parquet")
+    assert list(frame["id"]) == list(run.states["id"])
+    np.testing.assert_array_equal(np.stack(frame["layer_5"]), run.resid(5))
+    rows = pandas.read_parquet(tmp_path / "out" / "rows.parquet")
+    np.testing.assert_array_equal(rows["value"][5], run.ragged("rows", 5).ravel())
+
+
+def test_export_refuses_what_it_cannot_do(path, tmp_path):
+    with pytest.raises(RequestError, match="Unknown export format"):
+        store.export(path, "hdf5", tmp_path / "out")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").write_text("")
+    with pytest.raises(RequestError, match="not empty"):
+        store.export(path, "npz", tmp_path / "full")
+    assert not (tmp_path / "out").exists()
+
+
+def save(folder, ids=None, **files):
+    numpy_api = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
+    folder.mkdir(exist_ok=True)
+    for name, arrays in files.items():
+        numpy_api.save_file(arrays, folder / f"{name}.safetensors")
+    if ids is not None:
+        (folder / "ids.json").write_text(json.dumps(ids))
+    return folder
+
+
+def test_import_of_one_tensor_per_layer_over_several_files(tmp_path):
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((2, 5, 64)).astype(np.float32), rng.standard_normal((2, 3, 64)).astype(np.float32)
+    folder = save(
+        tmp_path / "saved",
+        [f"x{i}" for i in range(8)],
+        part0={"hidden_states.layer_2": a[0], "hidden_states.layer_10": a[1]},
+        part1={"hidden_states.layer_2": b[0], "hidden_states.layer_10": b[1]},
+    )
+    run = store.import_activations(folder, tmp_path / "run.zarr", shard_size=3)
+    assert run.sites == {"hidden_states": (2, 10)}
+    np.testing.assert_array_equal(run.resid(10, "hidden_states"), np.concatenate([a[1], b[1]]))
+    assert list(run.states["id"]) == [f"x{i}" for i in range(8)]
+    # the same call again is a resume with nothing to do
+    assert len(store.import_activations(folder, tmp_path / "run.zarr", shard_size=3)) == 8
+
+
+def test_import_names_what_is_wrong(tmp_path):
+    x = np.zeros((3, 2, 8), np.float32)
+    with pytest.raises(RequestError, match="no \\*.safetensors"):
+        store.import_activations(tmp_path, tmp_path / "r")
+    with pytest.raises(RequestError, match="gives no ids"):
+        store.import_activations(save(tmp_path / "a", a={"x": x}), tmp_path / "r")
+    with pytest.raises(RequestError, match="3 rows of tensors, but ids for 2"):
+        store.import_activations(save(tmp_path / "b", ["1", "2"], a={"x": x}), tmp_path / "r")
+    with pytest.raises(RequestError, match="do not hold the same tensors"):
+        store.import_activations(save(tmp_path / "d", ["1"] * 6, a={"x": x}, b={"y": x}), tmp_path / "r")
+    with pytest.raises(RequestError, match="differ in their number of rows"):
+        store.import_activations(save(tmp_path / "e", ["1"] * 3, a={"x": x, "y": x[:2]}), tmp_path / "r")
+    folder = save(tmp_path / "f", a={"x": x})
+    (folder / "states.jsonl").write_bytes(b'{"id": "1"}\n{"id": "2"}\n{"id": "3", "te')
+    with pytest.raises(RequestError, match="states.jsonl, line 3, is torn"):
+        store.import_activations(folder, tmp_path / "r")
+    (folder / "states.jsonl").write_bytes(b'{"id": "1"}\nnot json\n{"id": "3"}\n')
+    with pytest.raises(RequestError, match="line 2"):
+        store.import_activations(folder, tmp_path / "r")
+    (folder / "states.jsonl").write_bytes(b'{"id": "1", "a": 1}\n{"id": "2", "a": "x"}\n{"id": "3"}\n')
+    with pytest.raises(RequestError, match="field 'a' holds int, str"):
+        store.import_activations(folder, tmp_path / "r")
+    whole = folder / "a.safetensors"
+    whole.write_bytes(whole.read_bytes()[:-9])
+    with pytest.raises(RequestError, match="no whole safetensors file"):
+        store.import_activations(folder, tmp_path / "r")
+    assert not (tmp_path / "r").exists()
+
+
+def test_import_keeps_the_first_of_duplicate_ids_and_says_so(tmp_path):
+    x = np.arange(6, dtype=np.float32).reshape(3, 2)
+    with pytest.warns(UserWarning, match="1 ids more than once, first 'a'"):
+        run = store.import_activations(save(tmp_path / "c", ["a", "b", "a"], a={"x": x}), tmp_path / "r")
+    assert run.plan.duplicates == ("a",) and run.manifest["duplicates"] == ["a"]
+    np.testing.assert_array_equal(run.array("x"), x[:2])
+
+
+def test_import_keeps_fields_as_columns(tmp_path):
+    folder = save(tmp_path / "saved", a={"act": np.arange(6, dtype=np.float32).reshape(3, 2)})
+    lines = [
+        {"id": "q", "regime": "cot", "benchmark": "b", "score": 1, "ok": True, "note": None},
+        {"id": "r", "regime": "plain", "benchmark": "b", "score": 2.5, "ok": None, "note": "x"},
+        {"id": "s", "regime": "cot", "benchmark": "b", "ok": False},
+    ]
+    (folder / "states.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run = store.import_activations(folder, tmp_path / "run.zarr")
+    assert list(run.states["id"]) == ["q", "s", "r"]  # cells in order of first appearance
+    np.testing.assert_array_equal(run.array("act"), [[0, 1], [4, 5], [2, 3]])
+    assert run.states["score"].tolist()[0] == 1.0 and np.isnan(run.states["score"].tolist()[1])
+    assert run.states["ok"].tolist()[:2] == [True, False] and run.states["note"].tolist()[2] == "x"
