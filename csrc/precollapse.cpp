@@ -313,3 +313,41 @@ int pc_logits_stats(int form, int threads, int dtype, const void *logits, int64_
 } catch (const std::bad_alloc &) {
     return 1;
 }
+
+int pc_moments_update(int form, int threads, int dtype, const void *x, int64_t n, int64_t d, int64_t stride,
+                      int64_t seen, const double *pivot, double *mean, double *m2, double *square, double *cube,
+                      double *fourth) try {
+    const Form *use = form_of(form);
+    if (!use) return 1;
+    const int64_t most = std::min(n, MOMENTS_ROWS), panels = (d + use->panel - 1) / use->panel;
+    Buffer packed = aligned(4 * panels * use->panel * (most + 1));
+    std::vector<double> squares((size_t)most);
+    for (int64_t start = 0; start < n; start += most) {
+        MomentsJob job = {};
+        job.x = (const char *)x + start * stride * element_bytes(dtype);
+        job.rows = std::min(most, n - start);
+        job.stride = stride;
+        job.d = d;
+        job.seen = seen + start;
+        job.dtype = dtype;
+        job.pivot = pivot;
+        job.mean = mean;
+        job.cube = cube;
+        job.m2 = m2;
+        job.squares = squares.data();
+        job.packed = (float *)packed.get();
+        job.weight = sqrt((double)job.seen * job.rows / (double)(job.seen + job.rows));
+        const double bytes = (double)job.rows * d * 8;
+        run(useful_threads(threads, job.rows, bytes), job.rows, [&](int, int64_t row) { use->row_square(job, row); });
+        for (int64_t r = 0; r < job.rows; r++) {
+            *square += squares[r];
+            *fourth += squares[r] * squares[r];
+        }
+        run(useful_threads(threads, panels, bytes), panels, [&](int, int64_t p) { use->centre_panel(job, p); });
+        run(useful_threads(threads, panels, bytes * panels), panels,
+            [&](int, int64_t p) { use->product_panels(job, p); });
+    }
+    return 0;
+} catch (const std::bad_alloc &) {
+    return 1;
+}

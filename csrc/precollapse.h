@@ -33,6 +33,12 @@ PC_API int pc_vocab_stats(int form, int threads, int dtype, const void *hidden, 
 PC_API int pc_logits_stats(int form, int threads, int dtype, const void *logits, int64_t n, int64_t columns, int64_t stride,
                            int64_t k, double *entropy, double *logsumexp, float *top_logits, int64_t *top_ids);
 
+// Rows x [n, d] of one layer join its moments, in place: mean [d], the upper triangle of m2 [d, d], and about pivot the
+// sums of |y|^2, |y|^2 y [d] and |y|^4. `seen` rows are in them already.
+PC_API int pc_moments_update(int form, int threads, int dtype, const void *x, int64_t n, int64_t d, int64_t stride,
+                             int64_t seen, const double *pivot, double *mean, double *m2, double *square,
+                             double *cube, double *fourth);
+
 #ifdef __cplusplus
 }
 #endif

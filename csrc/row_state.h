@@ -44,6 +44,19 @@ struct LogitsJob {
     int dtype;
 };
 
+// One layer's block of rows on its way into the second central moment.
+struct MomentsJob {
+    const void *x;  // [rows][stride]
+    int64_t rows, stride, d, seen;
+    int dtype;
+    const double *pivot;
+    double *mean, *cube, *m2;  // [d], [d], [d][d] of which the upper triangle is kept
+    double *squares;           // [rows]: |x - pivot|^2
+    float *packed;             // panels of PANEL columns, each [rows + 1][PANEL]
+    double weight;             // the square root of seen rows / (seen + rows)
+};
+
+const int64_t MOMENTS_ROWS = 256;             // rows of one block: float32 sums stay short
 const int64_t VOCAB_BLOCK = 192;              // columns whose logits are held at once, per thread
 const int64_t VOCAB_CHUNK = 6 * VOCAB_BLOCK;  // columns of one task
 const int64_t LOGITS_BLOCK = 2048;
@@ -61,6 +74,11 @@ struct Form {
     // Columns [first, last) of one row.
     void (*logits_chunk)(const LogitsJob &job, int64_t row, int64_t first, int64_t last, RowState *state,
                          Candidate *heap);
+    // Moments, in this order: every row; every panel of columns; every row of panels.
+    int64_t panel;
+    void (*row_square)(const MomentsJob &job, int64_t row);
+    void (*centre_panel)(const MomentsJob &job, int64_t panel);
+    void (*product_panels)(const MomentsJob &job, int64_t panel);
 };
 
 const Form *pc_form_portable();

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import checks
+from . import checks, native
 
-_BLOCK = 1024  # rows folded at once, so that float32 sums stay short
+_BLOCK = 256  # rows folded at once, so that float32 sums stay short
 _TILE = 512  # rows of the upper triangle computed at once
 _FORMAT = 1
 
@@ -104,17 +104,33 @@ class Moments:
             self._m2 = self._zeros(self.n_layers, self.d, self.d)
         double = any(rows.dtype == torch.float64 for rows in pending)
         if self._pivot is None:
-            first = pending[0]
-            self._pivot = first.double().mean(0)
+            self._pivot = pending[0].double().mean(0)
         total = sum(len(rows) for rows in pending)
+        compiled = self.device.type == "cpu" and not double and native.load() is not None
         for layer in range(self.n_layers):
             rows = pending[0][:, layer] if len(pending) == 1 else torch.cat([part[:, layer] for part in pending])
+            if compiled:
+                self._fold_compiled(layer, rows)
+                continue
             seen = self._folded
             for start in range(0, total, _BLOCK):
                 block = rows[start : start + _BLOCK].double()
                 self._fold_block(layer, block, seen, torch.float64 if double else torch.float32)
                 seen += len(block)
         self._folded += total
+
+    def _fold_compiled(self, layer: int, rows: Tensor) -> None:
+        assert self._pivot is not None and self._m2 is not None
+        native.moments_update(
+            rows if rows.stride(1) == 1 else rows.contiguous(),
+            self._folded,
+            self._pivot[layer],
+            self._mean[layer],
+            self._m2[layer],
+            self._square[layer],
+            self._cube[layer],
+            self._fourth[layer],
+        )
 
     def _fold_block(self, layer: int, block: Tensor, seen: int, compute: torch.dtype) -> None:
         assert self._pivot is not None and self._m2 is not None

@@ -32,7 +32,7 @@ def _open() -> ctypes.CDLL | str:
                 library = ctypes.CDLL(str(path))
             except OSError as error:
                 return f"{path.name} cannot be loaded ({error}); {_MEND}."
-            if not hasattr(library, "pc_vocab_stats"):
+            if not hasattr(library, "pc_moments_update"):
                 return f"{path.name} is of another version; {_MEND}."
             pointer, int64, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
             library.pc_forms.argtypes = []
@@ -43,6 +43,7 @@ def _open() -> ctypes.CDLL | str:
                 + [pointer] * 4
             )
             library.pc_logits_stats.argtypes = [number, number, number, pointer, *[int64] * 4, *[pointer] * 4]
+            library.pc_moments_update.argtypes = [number, number, number, pointer, *[int64] * 4, *[pointer] * 6]
             return library
     return f"the C++ forms were not built; {_MEND}."
 
@@ -145,3 +146,31 @@ def logits_stats(logits: Tensor, k: int, form: str | None = None) -> tuple[Tenso
     )
     _check(status)
     return out
+
+
+def moments_update(
+    x: Tensor,
+    seen: int,
+    pivot: Tensor,
+    mean: Tensor,
+    m2: Tensor,
+    square: Tensor,
+    cube: Tensor,
+    fourth: Tensor,
+    form: str | None = None,
+) -> None:
+    """Rows x [n, d] of one layer join its accumulators (contiguous float64) in place; see `moments`."""
+    library = _open()
+    assert isinstance(library, ctypes.CDLL)
+    status = library.pc_moments_update(
+        FORMS.index(form or forms()[-1]),
+        torch.get_num_threads(),
+        DTYPES[x.dtype],
+        x.data_ptr(),
+        x.shape[0],
+        x.shape[1],
+        x.stride(0),
+        seen,
+        *(part.data_ptr() for part in (pivot, mean, m2, square, cube, fourth)),
+    )
+    _check(status)
