@@ -88,8 +88,8 @@ def import_activations(
     plan = Plan.build(states, shard_size or shard_size_for(arrays))
     if plan.duplicates:
         warnings.warn(
-            f"{root} gives {len(plan.duplicates)} ids more than once, first {plan.duplicates[0]!r}: the first row of each "
-            "was kept.",
+            f"{root} gives {len(plan.duplicates)} ids more than once, first {plan.duplicates[0]!r}: the first row of "
+            "each was kept.",
             stacklevel=2,
         )
     position = {state["id"]: row for row, state in reversed(list(enumerate(states)))}

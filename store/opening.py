@@ -65,6 +65,8 @@ def _nothing(files: Files) -> RequestError:
             return RequestError(f"{files.path} is a half-deleted run: it has commits but no {PLAN}. Restore it.")
         if files.entries() is not None:
             return RequestError(f"{files.path} is not a precollapse run: it has no {PLAN}.")
+    except NotADirectoryError:
+        return RequestError(f"{files.path} is a file, not a run.")
     except OSError as error:
         return RequestError(f"{files.path} cannot be read ({error.strerror or error}): check the path.")
     return RequestError(f"There is no run at {files.path}.")
