@@ -303,6 +303,11 @@ def trajectory_statistics(
     )
 
 
+def signed_scores(kept: pd.DataFrame) -> dict[str, np.ndarray]:
+    """The compared scores as float64 [n], each so that higher means more trusted, by name (`SCORES`)."""
+    return {score: _SIGN[score] * kept[score].astype("float64").to_numpy() for score in SCORES}
+
+
 def accuracy_gap(
     correct: np.ndarray,
     monotone: np.ndarray,
@@ -446,8 +451,8 @@ def _logistic(kept: pd.DataFrame, y: np.ndarray, problems: np.ndarray, level: fl
 
 def _aurocs(kept: pd.DataFrame, y: np.ndarray, problems: np.ndarray, resamples: int, level: float, seed: int) -> pd.DataFrame:
     rows = []
-    for score in SCORES:
-        i = bootstrap_auroc(y, _SIGN[score] * kept[score].astype("float64").to_numpy(), resamples, level, seed, problems)
+    for score, values in signed_scores(kept).items():
+        i = bootstrap_auroc(y, values, resamples, level, seed, problems)
         rows.append(
             {"score": score, "auroc": i.estimate, "lower": i.lower, "upper": i.upper, "undefined": i.undefined, "reason": i.reason}
         )
@@ -458,8 +463,7 @@ def _selective(
     kept: pd.DataFrame, y: np.ndarray, problems: np.ndarray, coverage: float, resamples: int, level: float, seed: int
 ) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
-    for score in SCORES:
-        c = _SIGN[score] * kept[score].astype("float64").to_numpy()
+    for score, c in signed_scores(kept).items():
         known = np.flatnonzero(np.isfinite(c))
         if len(known) == 0:
             continue

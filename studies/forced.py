@@ -200,7 +200,7 @@ def forced_answers(
     anchor : str
         Appended at every boundary.
     options : tuple of str, one tuple per chain, or None
-        Answers whose probabilities are compared.
+        Answers whose probabilities are compared. With neither options nor candidates only the vocabulary entropy is read.
     cap : int or None
         Most units; the tail is merged into the last.
     candidates : sequence of sequences of str, optional
@@ -298,8 +298,6 @@ def _prepare(
     for name, given in lengths.items():
         if given is not None and len(given) != len(prompts):
             raise RequestError(f"{len(prompts)} prompts but {len(given)} {name}; give one per prompt")
-    if options is None and candidates is None:
-        raise RequestError("neither options nor candidates are given; name the answers whose probability is wanted")
     renderer = Renderer(tokenizer)
     known: dict[tuple[str, ...], AnswerSet] = {(): AnswerSet((), ())}
     prepared = []
@@ -475,7 +473,7 @@ def _trajectory(
         option_logprobs=options,
         entropy_nats=scores.entropy_bits * math.log(2),
         entropy_bits=scores.entropy_bits,
-        choice=tuple(labels[i] for i in compared.argmax(axis=1)),
+        choice=tuple(labels[i] for i in compared.argmax(axis=1)) if labels else (),
         option_mass=scores.mass,
         margin=scores.margin,
         vocabulary_entropy_bits=np.array([entropy[p.answer] for p in points]),
