@@ -19,6 +19,7 @@ from torch import nn
 from ..errors import CaptureError
 from ..kernels import attention_row
 from .architectures import Architecture
+from .sections import section
 
 _PREFIX = "precollapse_"
 _active: list[AttentionRecorder] = []
@@ -51,16 +52,17 @@ class AttentionRecorder:
         elif mask.ndim == 2:
             mask = mask.to(torch.bool)
         sinks = options.get("s_aux")
-        self.rows[layer] = attention_row(
-            query,
-            key,
-            self.boundary,
-            mask=mask,
-            scale=options.get("scaling"),
-            softcap=options.get("softcap") or None,
-            window=options.get("sliding_window") if mask is None or mask.ndim == 2 else None,
-            sinks=None if sinks is None else sinks.to(query.dtype),
-        )
+        with section("attention rows"):
+            self.rows[layer] = attention_row(
+                query,
+                key,
+                self.boundary,
+                mask=mask,
+                scale=options.get("scaling"),
+                softcap=options.get("softcap") or None,
+                window=options.get("sliding_window") if mask is None or mask.ndim == 2 else None,
+                sinks=None if sinks is None else sinks.to(query.dtype),
+            )
         self.fired[layer] += 1
 
     def result(self) -> list[torch.Tensor | None]:

@@ -65,7 +65,9 @@ def boundary_index(attention_mask: torch.Tensor) -> torch.Tensor:
     return mask.shape[1] - 1 - mask.flip(1).argmax(1)
 
 
-def group(lengths: Sequence[int], token_budget: int, equal_only: bool = False) -> list[list[int]]:
+def group(
+    lengths: Sequence[int], token_budget: int, equal_only: bool = False, extra: int = 0, column_budget: int | None = None
+) -> list[list[int]]:
     """Group prompts of similar length into batches of at most `token_budget` padded tokens.
 
     Parameters
@@ -76,6 +78,10 @@ def group(lengths: Sequence[int], token_budget: int, equal_only: bool = False) -
         Most padded tokens (rows x longest) in a batch; a longer prompt forms a batch of its own.
     equal_only : bool
         Only put prompts of the same length together, so that no batch has any padding (recurrent families).
+    extra : int
+        Columns that every row has besides its own tokens (a shared prefix).
+    column_budget : int, optional
+        Most columns, those of `extra` included, in a batch.
 
     Returns
     -------
@@ -87,7 +93,8 @@ def group(lengths: Sequence[int], token_budget: int, equal_only: bool = False) -
     for i in order:
         if batches:
             longest = lengths[batches[-1][0]]
-            fits = (len(batches[-1]) + 1) * longest <= token_budget
+            rows = len(batches[-1]) + 1
+            fits = rows * longest <= token_budget and (column_budget is None or rows * (longest + extra) <= column_budget)
             if fits and (longest == lengths[i] or not equal_only):
                 batches[-1].append(i)
                 continue
@@ -132,3 +139,9 @@ def assemble(
         position_ids=(mask.cumsum(1) - 1).clamp_min(0).to(device) if left else None,
         boundary=boundary_index(mask).to(device),
     )
+
+
+def in_batch(batch: Batch, prompts: Sequence[Sequence[int]], index: torch.Tensor) -> torch.Tensor:
+    """Columns of a batch that hold the tokens `index` ([n, P], counted from each prompt's start) of its prompts: int64 [B, P]."""
+    last = torch.tensor([len(prompts[i]) - 1 for i in batch.rows])
+    return index[list(batch.rows)].to(batch.boundary.device) + (batch.boundary - last.to(batch.boundary.device))[:, None]

@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from ..errors import CaptureError, RequestError
-from . import models
+from . import models, passes
 from .attention import summarise
 from .backends import make_backend
 from .backends.protocol import Request, Rows
-from .boundary import Batch, assemble, group
+from .boundary import Batch, assemble, group, in_batch
 from .gate import GateReport, gate
 from .options import OptionForms, form_ids, option_forms, score_options
+from .positions import resolve_positions
+from .prefix import MODES, Group, SharedPrefixes, plan
 from .rendering import Rendered, Renderer
+from .sections import section
 from .selection import resolve_layers, resolve_sites
 from .states import States
+from .steering import Steering
 from .unembedding import row_statistics
 
 _GATE_TEXTS = ("The capital of France is", "2 + 2 =", "Choose one letter, A or B, and reply with nothing else. Answer:")
@@ -75,6 +79,8 @@ class Extractor:
         Run the gate at load: see `precollapse.hooks.gate`.
     batch_tokens : int, optional
         Most padded tokens per batch; None takes 2048 on a CPU and 16384 on an accelerator.
+    share_prefix : {"auto", "never", "always"}
+        Whether prompts of one call that begin alike compute their common prefix once: see `precollapse.hooks.prefix`.
 
     Raises
     ------
@@ -92,6 +98,7 @@ class Extractor:
         backend: str | None = None,
         check: bool = True,
         batch_tokens: int | None = None,
+        share_prefix: str = "auto",
     ) -> None:
         self.backend = make_backend(model, backend)
         if hasattr(self.backend.model, "config"):
@@ -101,7 +108,12 @@ class Extractor:
         if batch_tokens is not None and batch_tokens < 1:
             raise RequestError(f"batch_tokens must be at least 1, found {batch_tokens}")
         self.batch_tokens = batch_tokens or default_batch_tokens(self.device.type)
+        if share_prefix not in MODES:
+            raise RequestError(f"share_prefix={share_prefix!r} is unknown; choose from {', '.join(MODES)}")
+        self.share_prefix = share_prefix
+        self._shared = SharedPrefixes(self.backend, self.renderer.pad_id, self.device)
         self.gate_report: GateReport | None = None
+        self.steerings: list[Steering] = []
         if check:
             ids = [self.renderer.render(text).token_ids for text in _GATE_TEXTS]
             self.gate_report = gate(self.backend, ids, self.renderer.pad_id, self.device)
@@ -116,6 +128,7 @@ class Extractor:
         revision: str | None = None,
         check: bool = True,
         batch_tokens: int | None = None,
+        share_prefix: str = "auto",
     ) -> Extractor:
         """Load a model by name.
 
@@ -131,7 +144,7 @@ class Extractor:
             A Hub commit, branch or tag.
         check : bool
             Run the gate at load.
-        batch_tokens : int, optional
+        batch_tokens, share_prefix
             See the class.
 
         Returns
@@ -144,7 +157,7 @@ class Extractor:
             raise RequestError(f"backend {backend!r} is unknown; choose from {', '.join(BACKENDS)}")
         source = models.resolve(name, revision)
         model, tokenizer = models.load(source, dtype, device)
-        made = cls(wrap(model, tokenizer, backend), tokenizer, backend=backend, check=check, batch_tokens=batch_tokens)
+        made = cls(wrap(model, tokenizer, backend), tokenizer, backend=backend, check=check, batch_tokens=batch_tokens, share_prefix=share_prefix)
         made.source = source
         return made
 
@@ -191,6 +204,7 @@ class Extractor:
         options: Any = None,
         top_k: int = 10,
         spans: Sequence[Mapping[str, tuple[int, int]]] | None = None,
+        positions: Any = "boundary",
     ) -> States:
         """Capture the state of each prompt at its last token.
 
@@ -212,6 +226,9 @@ class Extractor:
         spans : sequence of dict, optional
             For `attention="summary"`: per prompt, named character spans of the given text (of the last message's content for
             chat prompts).
+        positions : "boundary", anchors or character spans
+            Where the sites are read: see `precollapse.hooks.positions`. Anything but "boundary" gives the site tensors an axis
+            of positions after n; entropies, options and attention stay those of the boundary.
 
         Returns
         -------
@@ -225,7 +242,7 @@ class Extractor:
             If a row did not arrive or is not finite.
         """
         rendered = self.render(prompts)
-        pieces = list(self.stream(rendered, sites, layers, attention, options, top_k, spans))
+        pieces = list(self.stream(rendered, sites, layers, attention, options, top_k, spans, positions=positions))
         return join(pieces, len(rendered))
 
     def stream(
@@ -238,6 +255,7 @@ class Extractor:
         top_k: int = 10,
         spans: Sequence[Mapping[str, tuple[int, int]]] | None = None,
         keep_cache: bool = False,
+        positions: Any = "boundary",
     ) -> Iterator[CapturedBatch]:
         """Capture batch by batch; with `keep_cache` each batch brings its cache, so that generation can go on from it.
 
@@ -257,9 +275,12 @@ class Extractor:
         if not rendered:
             raise RequestError("no prompts were given; give at least one")
         self._refuse_long(rendered)
+        for steering in self.steerings:
+            steering.check_prompts([len(r.token_ids) for r in rendered])
         forms = self._option_forms(options, len(rendered))
         columns = self._span_columns(rendered, spans, attention)
-        return self._stream(rendered, names, chosen, attention, forms, top_k, columns, keep_cache)
+        places = resolve_positions(positions, rendered, self.renderer)
+        return self._stream(rendered, names, chosen, attention, forms, top_k, columns, keep_cache, places)
 
     def _stream(
         self,
@@ -271,16 +292,48 @@ class Extractor:
         top_k: int,
         columns: list[dict[str, list[int]]] | None,
         keep_cache: bool,
+        places: list[tuple[int, ...]] | None,
     ) -> Iterator[CapturedBatch]:
         prompts = [r.token_ids for r in rendered]
+        # the boundary comes last: the next-token statistics are read there, whatever else was asked for
+        index = torch.tensor([(*(places[i] if places else ()), len(p) - 1) for i, p in enumerate(prompts)])
+        request = Request(tuple(s for s in sites if s != "final_norm"), layers, index, attention != "none", keep_cache)
+        for batch, got, note in self._passes(prompts, request, index):
+            yield self._finished(batch, got, [rendered[i] for i in batch.rows], sites, layers, attention, forms, top_k, columns, places, note)
+
+    def _passes(self, prompts: Sequence[Sequence[int]], request: Request, index: torch.Tensor) -> Iterator[tuple[Batch, Rows, dict[str, Any]]]:
+        """Run all prompts, those that begin alike from one prefix; every batch looks as if its prompts had been run whole."""
+        keep_cache = request.use_cache
         side = "left" if keep_cache else "right"
-        equal_only = keep_cache and self.gate_report is not None and not self.gate_report.left_padding_safe
-        layer_sites = tuple(s for s in sites if s != "final_norm")
-        for rows in group([len(p) for p in prompts], self.batch_tokens, equal_only):
-            batch = assemble(rows, prompts, self.renderer.pad_id, side, self.device)
-            request = Request(layer_sites, layers, batch.boundary[:, None], attention != "none", keep_cache)
-            got = self.backend.rows(batch, request)
-            yield self._finished(batch, got, [rendered[i] for i in rows], sites, layers, attention, forms, top_k, columns)
+        left_safe = self.gate_report is None or self.gate_report.left_padding_safe
+        mode = "never" if self.steerings else self.share_prefix  # a steering counts tokens from each prompt's own start
+        groups, why_not = plan(prompts, self.batch_tokens, mode, index.amin(1).tolist()), None
+        if groups[0].length:
+            why_not = self._shared.refusal(max(map(len, prompts)), keep_cache, left_safe)
+            if why_not is not None:
+                groups = [Group(0, tuple(range(len(prompts))))]
+        note = {
+            "mode": self.share_prefix,
+            "shared": [{"tokens": g.length, "prompts": len(g.rows)} for g in groups if g.length],
+            "refused": why_not,
+        }
+        for own in groups:
+            if own.length:
+                with section("backbone"):
+                    prefix = self._shared.prefill(prompts[own.rows[0]][: own.length])
+                batches = self._shared.batches(prompts, own, self.batch_tokens, keep_cache)
+            else:
+                lengths = [len(prompts[i]) for i in own.rows]
+                batches = [[own.rows[k] for k in part] for part in group(lengths, self.batch_tokens, keep_cache and not left_safe)]
+            for rows in batches:
+                with section("backbone"):
+                    if own.length:
+                        batch, got = self._shared.rows(prompts, rows, prefix, request, index)
+                    else:
+                        batch = assemble(rows, prompts, self.renderer.pad_id, side, self.device)
+                        with passes.prompt_pass(rows, [len(prompts[i]) for i in rows], batch.boundary):
+                            got = self.backend.rows(batch, replace(request, positions=in_batch(batch, prompts, index)))
+                yield batch, got, note
 
     def _finished(
         self,
@@ -293,31 +346,38 @@ class Extractor:
         forms: list[OptionForms | None] | None,
         top_k: int,
         columns: list[dict[str, list[int]]] | None,
+        places: list[tuple[int, ...]] | None,
+        shared: dict[str, Any],
     ) -> CapturedBatch:
         own = None if forms is None else [forms[i] for i in batch.rows]
-        ids = None if own is None else torch.as_tensor(form_ids(own), device=got.final_norm.device)
-        stats = row_statistics(self.backend.architecture, got.final_norm[:, -1], max(top_k, 1), ids)
-        kept = {s: (got.final_norm if s == "final_norm" else got.sites[s])[:, 0].to("cpu") for s in sites}
+        with section("head and statistics"):
+            ids = None if own is None else torch.as_tensor(form_ids(own), device=got.final_norm.device)
+            stats = row_statistics(self.backend.architecture, got.final_norm[:, -1], max(top_k, 1), ids)
+        with section("transfer"):
+            chosen = slice(0, -1) if places else 0
+            kept = {s: (got.final_norm if s == "final_norm" else got.sites[s])[:, chosen].to("cpu") for s in sites}
+            attended = None if got.attention is None else [None if row is None else row.cpu() for row in got.attention]
+            entropy, lse = stats.entropy_bits.cpu().numpy(), stats.logsumexp.cpu().numpy()
+            top_ids, top_logits = stats.top_ids.cpu(), stats.top_logits[:, :top_k].double().cpu().numpy()
         self._refuse_non_finite(kept, stats.entropy_bits, batch, layers)
-        lse = stats.logsumexp.cpu().numpy()
         scores = None if own is None else score_options(stats.option_logits.cpu().numpy(), lse)
-        rows = _attention_rows(got.attention, batch, [len(r.token_ids) for r in rendered]) if attention != "none" else None
-        summary = None
-        if rows is not None and attention == "summary":
-            assert columns is not None
-            parts = [summarise(row, columns[i]) for row, i in zip(rows, batch.rows, strict=True)]
-            names = sorted({name for part in parts for name in part})
-            empty = np.full(next(iter(parts[0].values())).shape, np.nan)
-            summary = {name: np.stack([part.get(name, empty) for part in parts]) for name in names}
+        rows, summary = None, None
+        if attention != "none":
+            with section("attention rows"):
+                rows = _attention_rows(attended, batch, [len(r.token_ids) for r in rendered])
+                if attention == "summary":
+                    assert columns is not None
+                    summary = _summary([summarise(row, columns[i]) for row, i in zip(rows, batch.rows, strict=True)])
         states = States(
             sites=kept,
             layers=layers,
-            entropy_bits=stats.entropy_bits.cpu().numpy(),
+            entropy_bits=entropy,
             logsumexp=lse,
-            top_ids=stats.top_ids[:, :top_k].cpu().numpy(),
-            top_logits=stats.top_logits[:, :top_k].double().cpu().numpy(),
+            top_ids=top_ids[:, :top_k].numpy(),
+            top_logits=top_logits,
             token_ids=[r.token_ids for r in rendered],
             boundary=[len(r.token_ids) - 1 for r in rendered],
+            positions=None if places is None else [places[i] for i in batch.rows],
             bos_count=[r.bos_count for r in rendered],
             texts=[r.text for r in rendered],
             template_hash=[r.template_hash for r in rendered],
@@ -328,7 +388,7 @@ class Extractor:
             option_labels=None if own is None else [o.labels if o else () for o in own],
             attention_rows=rows if attention == "rows" else None,
             attention_summary=summary,
-            manifest=self.manifest(),
+            manifest=self.manifest() | {"prefixes": shared},
         )
         return CapturedBatch(states, batch, stats.top_ids[:, 0], got.cache)
 
@@ -337,7 +397,9 @@ class Extractor:
         prompts = captured.states.token_ids
         batch = assemble(range(len(prompts)), prompts, self.renderer.pad_id, "left", self.device)
         plain = make_backend(self.model)
-        got = plain.rows(batch, Request((), (), batch.boundary[:, None], use_cache=True))
+        batch = replace(batch, rows=captured.batch.rows)
+        with passes.prompt_pass(batch.rows, [len(ids) for ids in prompts], batch.boundary):
+            got = plain.rows(batch, Request((), (), batch.boundary[:, None], use_cache=True))
         top = row_statistics(plain.architecture, got.final_norm[:, -1], 1, None).top_ids[:, 0]
         return CapturedBatch(captured.states, batch, top, got.cache)
 
@@ -365,7 +427,9 @@ class Extractor:
             "device": str(self.device),
             "attention_implementation": getattr(config, "_attn_implementation", None),
             "batch_tokens": self.batch_tokens,
+            "share_prefix": self.share_prefix,
             "gate": None if self.gate_report is None else self.gate_report.as_dict(),
+            **({"steering": [s.describe() for s in self.steerings]} if self.steerings else {}),
             "versions": {
                 "precollapse": __version__,
                 "python": platform.python_version(),
@@ -420,7 +484,7 @@ class Extractor:
             bad = ~torch.isfinite(rows)
             if bool(bad.any()):
                 where = bad.nonzero()[0].tolist()
-                place = f" at layer {layers[where[1]]}" if site != "final_norm" else ""
+                place = f" at layer {layers[where[-2 if site != 'z' else -3]]}" if site != "final_norm" else ""
                 raise CaptureError(
                     f"{site}{place} of prompt {batch.rows[where[0]]} is not finite in {str(rows.dtype).removeprefix('torch.')} (the numbers overflowed); "
                     "load the model with dtype='bfloat16' or 'float32'"
@@ -476,12 +540,18 @@ def _attention_rows(attention: list[torch.Tensor | None] | None, batch: Batch, l
     known = next((row for row in attention if row is not None), None)
     if known is None:
         raise RequestError("none of the asked layers has attention; choose layers that do, or attention='none'")
-    stacked = torch.stack([torch.full_like(known, float("nan")) if row is None else row for row in attention], 1).cpu()
+    stacked = torch.stack([torch.full_like(known, float("nan")) if row is None else row for row in attention], 1)
     out = []
     for b, length in enumerate(lengths):
         end = int(batch.boundary[b]) + 1
         out.append(stacked[b, :, :, end - length : end].clone())
     return out
+
+
+def _summary(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """One array per name, NaN where a prompt has no such span."""
+    empty = np.full(next(iter(parts[0].values())).shape, np.nan)
+    return {name: np.stack([part.get(name, empty) for part in parts]) for name in sorted({name for part in parts for name in part})}
 
 
 def join(pieces: Sequence[CapturedBatch], n: int) -> States:
@@ -525,7 +595,7 @@ def join(pieces: Sequence[CapturedBatch], n: int) -> States:
             name: np.concatenate([(s.attention_summary or {}).get(name, np.full((len(s), *shape), np.nan)) for s in states])[place] for name in names
         }
     names = ("entropy_bits", "logsumexp", "top_ids", "top_logits", "option_logprobs", "option_entropy_bits", "option_margin", "option_mass")
-    lists = ("token_ids", "boundary", "bos_count", "texts", "template_hash", "option_labels", "attention_rows")
+    lists = ("token_ids", "boundary", "positions", "bos_count", "texts", "template_hash", "option_labels", "attention_rows")
     return States(
         sites=sites,
         layers=first.layers,

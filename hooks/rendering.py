@@ -135,14 +135,17 @@ class Renderer:
         """
         if rendered.text is None or rendered.offset < 0:
             raise RequestError(f"{where} cannot be placed: the prompt's text is unknown or was changed by the chat template; give spans for text prompts only")
-        if not getattr(self.tokenizer, "is_fast", False):
-            raise RequestError(f"{where} cannot be placed: {type(self.tokenizer).__name__} keeps no character offsets; use the fast tokenizer")
         if not 0 <= start < end <= len(rendered.text) - rendered.offset:
             raise RequestError(f"{where} is [{start}, {end}), which is empty or outside the prompt of {len(rendered.text) - rendered.offset} characters")
+        return self.columns_in_text(rendered, start + rendered.offset, end + rendered.offset, where)
+
+    def columns_in_text(self, rendered: Rendered, start: int, end: int, where: str = "span") -> list[int]:
+        """Token columns that overlap the characters [start, end) of the rendered text; see `columns`."""
+        if not getattr(self.tokenizer, "is_fast", False):
+            raise RequestError(f"{where} cannot be placed: {type(self.tokenizer).__name__} keeps no character offsets; use the fast tokenizer")
         encoded = self.tokenizer(rendered.text, add_special_tokens=False, return_offsets_mapping=True)
         shift = len(rendered.token_ids) - len(encoded["input_ids"])
-        low, high = start + rendered.offset, end + rendered.offset
-        return [i + shift for i, (a, b) in enumerate(encoded["offset_mapping"]) if a < high and b > low]
+        return [i + shift for i, (a, b) in enumerate(encoded["offset_mapping"]) if a < end and b > start]
 
     def _raw(self, text: str, where: str) -> Rendered:
         if not text:

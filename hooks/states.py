@@ -54,6 +54,8 @@ class States:
     token_ids : list of tuple of int
     boundary : list of int
         Index of each prompt's last token within `token_ids`.
+    positions : list of tuple of int, or None
+        Token indices that the site rows were read at, where other positions than the boundary were asked for.
     bos_count : list of int
     texts : list of str or None
     template_hash : list of str
@@ -79,6 +81,7 @@ class States:
     option_labels: list[tuple[str, ...]] | None = None
     attention_rows: list[torch.Tensor] | None = None
     attention_summary: Mapping[str, np.ndarray] | None = None
+    positions: list[tuple[int, ...]] | None = None
     manifest: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:

@@ -16,6 +16,7 @@ import torch
 from ..errors import CaptureError
 from ..kernels import gather_rows
 from .architectures import Architecture, Tap, input_width
+from .sections import section
 
 
 def first_tensor(value: Any) -> torch.Tensor:
@@ -70,12 +71,13 @@ class RowBuffers:
 
     def write(self, site: str, layer: int, x: torch.Tensor) -> None:
         """Gather the asked columns of `x` ([B, T, width], or [B*T, width]) into the site's buffer at a layer's slot."""
-        slot = self.layers.index(layer)
-        buffer = self.buffers[site]
-        if x.ndim != 3:
-            x = x.reshape(buffer.shape[1], -1, x.shape[-1])
-        for p, column in enumerate(self.columns):
-            gather_rows(x, column, buffer[p], slot)
+        with section("taps"):
+            slot = self.layers.index(layer)
+            buffer = self.buffers[site]
+            if x.ndim != 3:
+                x = x.reshape(buffer.shape[1], -1, x.shape[-1])
+            for p, column in enumerate(self.columns):
+                gather_rows(x, column, buffer[p], slot)
         self.fired[(site, layer)] += 1
 
     def scale(self, site: str, tap: Tap) -> None:
