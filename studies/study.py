@@ -102,9 +102,8 @@ def run_study(config: StudyConfig, *, progress: bool = True, extractor: Extracto
         stop_after_shard() as stopping,
         tqdm(total=plan.n_states, unit="state", disable=not progress, file=sys.stderr, dynamic_ncols=True, smoothing=0.1) as bar,
     ):
-        done = plan.n_states - sum(len(writer.shard(k).states) for k in writer.pending())
-        bar.update(done)
-        bar.initial = done
+        bar.initial = plan.n_states - _states_left(writer)
+        bar.update(bar.initial)
         failed: dict[tuple[str, str], str] = {}
         for k in writer.claimed():
             shard = writer.shard(k)
@@ -126,9 +125,9 @@ def run_study(config: StudyConfig, *, progress: bool = True, extractor: Extracto
                 continue
             writer.write(k, **contents, seconds=time.perf_counter() - started)
             if stopping.is_set():
-                left = len(writer.pending())
+                left = _states_left(writer)
                 if left:
-                    raise StudyInterrupted(f"stopped after a shard at {bar.n} of {plan.n_states} states; the same command goes on from there")
+                    raise StudyInterrupted(f"stopped after a shard at {plan.n_states - left} of {plan.n_states} states; the same command goes on from there")
     return store.open_run(out)
 
 
@@ -142,6 +141,10 @@ def plan_work(config: StudyConfig, known: Mapping[str, prompts.Regime]) -> list[
                 prompt = prompts.render(regime, item, known)
                 work.append(Work(f"{benchmark}/{item.id}/{regime}", benchmark, regime, item, prompt))
     return work
+
+
+def _states_left(writer: store.Writer) -> int:
+    return sum(len(writer.shard(k).states) for k in writer.pending())
 
 
 def _shard_size(config: StudyConfig, arrays: Mapping[str, store.ArraySpec]) -> int:

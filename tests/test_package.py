@@ -1,0 +1,89 @@
+"""The package's own rules: import arrows, light imports, public names."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MAY_IMPORT = {
+    "kernels": set(),
+    "store": set(),
+    "hooks": {"kernels"},
+    "analysis": {"store"},
+    "studies": {"hooks", "analysis", "kernels", "store"},
+}
+
+
+def _imported_rooms(path: Path) -> set[str]:
+    """Folders of the package that a file imports from, wherever the import stands."""
+    depth = len(path.relative_to(ROOT).parts)
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = path.relative_to(ROOT).parts[: depth - node.level]
+            if not base:
+                found |= {node.module.split(".")[0]} if node.module else {a.name for a in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "precollapse":
+            found.add("absolute import of precollapse")
+        elif isinstance(node, ast.Import) and any(a.name.split(".")[0] == "precollapse" for a in node.names):
+            found.add("absolute import of precollapse")
+    return found - {"errors", "__version__"}
+
+
+@pytest.mark.parametrize("room", MAY_IMPORT)
+def test_imports_point_downwards(room):
+    for path in sorted((ROOT / room).rglob("*.py")):
+        extra = _imported_rooms(path) - MAY_IMPORT[room] - {room}
+        assert not extra, f"{path.relative_to(ROOT)} imports {sorted(extra)}"
+
+
+@pytest.mark.parametrize("module", ["precollapse", "precollapse.analysis", "precollapse.store", "precollapse.analysis.probes"])
+def test_light_imports_need_no_torch(module):
+    code = f"import sys, {module}; print([m for m in ('torch', 'transformers') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="/", check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_public_name_loads():
+    import precollapse as pc
+
+    for name in pc.__all__:
+        assert getattr(pc, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        pc.nonsense  # noqa: B018
+
+
+def test_design_names_exist():
+    from precollapse.analysis import dimension, probes, report, selective, statistics, transfer
+    from precollapse.hooks import Steering, steering_vector
+    from precollapse.kernels import Moments, attention_row, gather_rows, logits_stats, vocab_stats
+    from precollapse.studies import benchmarks, grading, prompts, trajectories
+
+    wanted = {
+        dimension: ("participation_ratio", "effective_dimensionality", "two_nn", "levina_bickel"),
+        probes: ("recoverability",),
+        transfer: ("transfer_matrix",),
+        statistics: ("bootstrap_auroc", "fisher", "mcnemar", "holm", "wilson"),
+        selective: ("aurc",),
+        report: ("write_report",),
+        benchmarks: ("load", "Item"),
+        grading: ("grade",),
+        prompts: ("render",),
+        trajectories: ("forced_answers",),
+    }
+    for module, names in wanted.items():
+        for name in names:
+            assert callable(getattr(module, name)), f"{module.__name__}.{name}"
+    assert all(callable(f) for f in (Moments, attention_row, gather_rows, logits_stats, vocab_stats, Steering, steering_vector))
+
+
+def test_every_module_says_what_it_is_for():
+    for room in MAY_IMPORT:
+        for path in sorted((ROOT / room).rglob("*.py")):
+            doc = ast.get_docstring(ast.parse(path.read_text()))
+            assert doc and len(doc) > 40, f"{path.relative_to(ROOT)} has no module docstring to speak of"

@@ -1,0 +1,235 @@
+"""The study runner: what is stored equals what the model gives; any kill or stop is made good; bad requests are refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import precollapse as pc
+from precollapse import store
+from precollapse.studies import StudyConfig, grading, run_study
+from precollapse.studies import study as study_module
+
+SMALL = {"n": 4, "max_new_tokens": 6, "benchmarks": ("builtin", "builtin_choice"), "regimes": ("baseline", "cot")}
+
+
+@pytest.fixture(scope="module")
+def extractor(tiny_folder):
+    return pc.Extractor.from_pretrained(str(tiny_folder))
+
+
+@pytest.fixture(scope="module")
+def run(tiny_folder, extractor, tmp_path_factory):
+    out = tmp_path_factory.mktemp("study") / "run.zarr"
+    config = StudyConfig(out=out, model=str(tiny_folder), attention="summary", moments=True, **SMALL)
+    return run_study(config, progress=False, extractor=extractor)
+
+
+def _plain(extractor, ids, new_tokens):
+    """Greedy text of one prompt by the model's own generate(), and its own outputs at the boundary."""
+    ids = torch.as_tensor(ids)[None].long()
+    with torch.no_grad():
+        out = extractor.model(ids, output_hidden_states=True)
+        written = extractor.model.generate(ids, max_new_tokens=new_tokens, do_sample=False, pad_token_id=258)
+    return out, written[0, ids.shape[1] :].tolist()
+
+
+def test_every_state_equals_the_models_own(run, extractor):
+    states = run.states
+    assert len(states) == 16 and states["id"].is_unique and run.progress.complete and not run.failed_cells
+    log2 = np.log(2)
+    for i in range(0, len(states), 3):
+        row = states.iloc[i]
+        ids = run.ragged("token_ids", i)
+        out, written = _plain(extractor, ids, row["max_new_tokens"])
+        log_p = torch.log_softmax(out.logits[0, -1].double(), -1)
+        assert row["entropy_bits"] == pytest.approx(float(-(log_p.exp() * log_p).sum() / log2), abs=1e-5)
+        for layer in (0, 1):
+            own = out.hidden_states[layer + 1][0, -1].numpy()
+            np.testing.assert_allclose(run.resid(layer)[i], own, rtol=1e-4, atol=1e-5 * np.abs(own).max())
+        stop = written.index(257) if 257 in written else len(written)
+        assert run.ragged("output_ids", i).tolist() == written[:stop]
+        assert row["truncated"] == (257 not in written)
+        assert row["output_tokens"] == stop and row["prompt_tokens"] == len(ids) and row["boundary"] == len(ids) - 1
+        assert run.array("top_ids")[i, 0] == int(out.logits[0, -1].argmax())
+        if row["format"] == "choice":
+            forms = [extractor.tokenizer.convert_tokens_to_ids(o) for o in json.loads(row["choices"])]
+            np.testing.assert_allclose(run.array("option_logprobs")[i], log_p[forms].numpy(), atol=1e-5)
+            assert row["option_mass"] == pytest.approx(float(log_p[forms].exp().sum()), rel=1e-4)
+
+
+def test_grades_and_text_are_kept_and_free_response_has_no_options(run):
+    for row in run.states.itertuples():
+        choices = None if row.format == "free" else json.loads(row.choices)
+        grade = grading.grade(row.benchmark, row.text, row.gold, choices)
+        assert (row.correct, row.compliant) == (grade.correct, grade.compliant)
+        assert row.prompt.startswith("<|turn|>user\n") and row.prompt.endswith("<|turn|>assistant\n")
+    free = run.states[run.states["format"] == "free"]
+    assert free[["option_entropy_bits", "option_mass", "option_margin"]].isna().all().all()
+    assert free["option_choice"].isna().all()
+
+
+def test_moments_equal_what_the_stored_states_give(run):
+    from precollapse.kernels import Moments
+
+    cells: dict[tuple[str, str], Moments] = {}
+    for shard, data in run.blobs("moments"):
+        part = Moments.from_bytes(data)
+        key = (shard.benchmark, shard.regime)
+        cells[key] = cells[key].merge(part) if key in cells else part
+    for (benchmark, regime), moments in cells.items():
+        for layer in range(3):
+            rows = run.resid(layer, benchmark=benchmark, regime=regime).astype(np.float64)
+            assert moments.count == len(rows)
+            np.testing.assert_allclose(np.asarray(moments.covariance(layer)), np.cov(rows.T), rtol=1e-6, atol=1e-8)
+
+
+def test_attention_summary_is_complete(run):
+    parts = [run.array(f"attention_{name}") for name in ("first_token", "instruction", "question", "choices", "cue", "rest")]
+    total = np.nansum(parts, axis=0)
+    assert total.shape == (16, 3, 4)
+    # the first token lies in no span of the user's text, since the template's own head comes before it
+    np.testing.assert_allclose(total, 1.0, atol=1e-5)
+
+
+def test_the_same_study_again_does_nothing_and_another_is_refused(run, tiny_folder, monkeypatch):
+    monkeypatch.setattr(pc.Extractor, "from_pretrained", lambda *a, **k: pytest.fail("the model was loaded for a finished run"))
+    config = StudyConfig(out=run.path, model=str(tiny_folder), attention="summary", moments=True, **SMALL)
+    assert run_study(config, progress=False).progress.complete
+    other = StudyConfig(out=run.path, model=str(tiny_folder), attention="summary", moments=True, **{**SMALL, "max_new_tokens": 7})
+    with pytest.raises(store.ConfigMismatch, match="max_new_tokens"):
+        run_study(other, progress=False)
+
+
+def test_capture_only_leaves_outcomes_missing(tiny_folder, extractor, tmp_path):
+    config = StudyConfig(out=tmp_path / "c.zarr", model=str(tiny_folder), generate=False, sites=("resid_mid", "final_norm", "z"), layers="0,-1", **{k: v for k, v in SMALL.items() if k != "max_new_tokens"})
+    run = run_study(config, progress=False, extractor=extractor)
+    for column in ("text", "answer", "correct", "compliant", "output_tokens", "truncated"):
+        assert run.states[column].isna().all(), column
+    assert run.sites["resid_mid"] == (0, 2) and run.array("z").shape == (16, 2, 4, 8) and run.array("final_norm").shape == (16, 32)
+
+
+def test_one_failing_cell_does_not_stop_the_others(tiny_folder, extractor, tmp_path, monkeypatch):
+    config = StudyConfig(out=tmp_path / "f.zarr", model=str(tiny_folder), **SMALL)
+    whole = study_module.make_shard
+
+    def breaks(recipe, members, bar=None):
+        if members[0][0].regime == "cot" and members[0][0].benchmark == "builtin":
+            raise RuntimeError("out of memory, say")
+        return whole(recipe, members, bar)
+
+    monkeypatch.setattr(study_module, "make_shard", breaks)
+    run = run_study(config, progress=False, extractor=extractor)
+    assert {key: "out of memory, say" in reason for key, reason in run.failed_cells.items()} == {("builtin", "cot"): True}
+    assert len(run.states) == 12
+    monkeypatch.setattr(study_module, "make_shard", whole)
+    mended = run_study(config, progress=False, extractor=extractor)
+    assert not mended.failed_cells and len(mended.states) == 16
+
+
+def _in_a_child(config: StudyConfig, extractor) -> int:
+    """Start the study in a forked process (the model is loaded already, so that a kill soon hits the work itself)."""
+    child = os.fork()
+    if child == 0:
+        try:
+            torch.set_num_threads(1)
+            run_study(config, progress=False, extractor=extractor)
+        finally:
+            os._exit(0 if sys.exc_info()[0] is None else 1)
+    return child
+
+
+def test_killed_five_times_equals_uninterrupted(tiny_folder, extractor, tmp_path):
+    def config(name: str) -> StudyConfig:
+        return StudyConfig(
+            out=tmp_path / name, model=str(tiny_folder), shard_size=2, moments=True, **{**SMALL, "n": 8, "max_new_tokens": 24}
+        )
+
+    assert os.waitpid(_in_a_child(config("whole.zarr"), extractor), 0)[1] == 0
+    torn, rng = tmp_path / "torn.zarr", random.Random(0)
+    for _ in range(5):
+        child, before = _in_a_child(config("torn.zarr"), extractor), _commits(torn)
+        deadline = time.monotonic() + 60
+        while _commits(torn) == before and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(rng.random() * 0.05)
+        os.kill(child, signal.SIGKILL)
+        assert os.waitpid(child, 0)[1] == signal.SIGKILL, "the study ended before it was killed"
+    assert 0 < _commits(torn) < 16
+    assert os.waitpid(_in_a_child(config("torn.zarr"), extractor), 0)[1] == 0
+    assert pc.verify(torn) == []
+    a, b = pc.open_run(tmp_path / "whole.zarr"), pc.open_run(torn)
+    assert len(a.states) == 32 and a.states.equals(b.states)
+    for name in ("top_ids", "top_logits", "option_logprobs"):
+        np.testing.assert_array_equal(a.array(name), b.array(name))
+    for layer in range(3):
+        np.testing.assert_array_equal(a.resid(layer), b.resid(layer))
+    assert [d for _, d in a.blobs("moments")] == [d for _, d in b.blobs("moments")]
+
+
+def _commits(path: Path) -> int:
+    folder = path / "_commits"
+    return len(list(folder.glob("*.json"))) if folder.is_dir() else 0
+
+
+def test_ctrl_c_stops_at_a_shard_and_resumes(tiny_folder, extractor, tmp_path, monkeypatch):
+    config = StudyConfig(out=tmp_path / "i.zarr", model=str(tiny_folder), shard_size=2, **SMALL)
+    whole = study_module.make_shard
+
+    def interrupted(recipe, members, bar=None):
+        os.kill(os.getpid(), signal.SIGINT)
+        return whole(recipe, members, bar)
+
+    monkeypatch.setattr(study_module, "make_shard", interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(study_module.StudyInterrupted, match="2 of 16 states"):
+        run_study(config, progress=False, extractor=extractor)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert len(pc.open_run(tmp_path / "i.zarr").states) == 2
+    monkeypatch.setattr(study_module, "make_shard", whole)
+    assert len(run_study(config, progress=False, extractor=extractor).states) == 16
+
+
+def _refused(message, **changes):
+    with pytest.raises(pc.RequestError, match=message):
+        run_study(StudyConfig(**changes), progress=False)
+
+
+def test_bad_requests_are_refused_before_any_work(tiny_folder, tmp_path):
+    base = {"out": tmp_path / "x.zarr", "model": str(tiny_folder), "n": 2}
+    _refused("benchmark 'nope' is unknown", **base, benchmarks=("nope",))
+    _refused("unknown regime 'nope'", **base, regimes=("nope",))
+    _refused("site 'nope' is unknown", **base, sites=("nope",))
+    _refused("layer 3 does not exist", **base, layers="3")
+    _refused("backend 'nope' is unknown", **base, backend="nope")
+    _refused("dtype 'int3' is unknown", **base, dtype="int3")
+    _refused("does not exist", **{**base, "model": str(tmp_path / "none.gguf")})
+    _refused("holds no config.json", **{**base, "model": str(tmp_path)})
+    _refused("max_new_tokens of regime 'baseline' must be at least 1", **base, max_new_tokens=0)
+    _refused("name one twice", **base, regimes=("cot", "cot"))
+    assert not (tmp_path / "x.zarr").exists()
+
+
+def test_prompts_over_the_context_are_refused_by_id(tiny_folder, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"id": "short", "question": "1 + 1?", "answer": "2"}) + "\n" + json.dumps({"id": "long", "question": "x" * 1100, "answer": "2"}) + "\n")
+    base = {"out": tmp_path / "x.zarr", "model": str(tiny_folder), "benchmarks": ("mine",), "items": {"mine": rows}}
+    _refused("mine/long/baseline has 1[0-9]+ tokens, more than the model's context of 1024", **base)
+    rows.write_text(json.dumps({"id": "short", "question": "x" * 700, "answer": "2"}) + "\n")
+    _refused("mine/short/cot has .* with 512 output tokens", **base, regimes=("cot",))
+    assert not (tmp_path / "x.zarr").exists()
+
+
+def test_a_folder_that_is_no_run_is_left_alone(tiny_folder, tmp_path):
+    (tmp_path / "diary.txt").write_text("dear diary")
+    _refused("not a precollapse run", out=tmp_path, model=str(tiny_folder), n=2)
+    assert os.listdir(tmp_path) == ["diary.txt"]
