@@ -143,7 +143,7 @@ def main() -> int:
         begun = time.perf_counter()
         path = base / f"round-{number}.zarr"
         writers = rng.randint(1, 4)
-        pids = {start(path): rng.uniform(0, 1.3 * span) for _ in range(writers)}
+        pids = {start(path): rng.uniform(0, span) / writers**0.5 for _ in range(writers)}
         total["writers"] += writers
         total["killed"] += kill_at(pids)
         staged = {file.name for file in (path / "_staging").glob("*")}

@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,12 @@ _LIBRARIES = (
 )
 
 
+@cache
 def provenance() -> dict[str, Any]:
-    """Versions of the libraries that are installed (none is imported), Python, platform, processors, and `source()`."""
+    """Versions of the libraries that are installed (none is imported), Python, platform, processors, and `source()`.
+
+    Found once per process, since what runs is what was loaded.
+    """
     versions = {}
     for name in _LIBRARIES:
         try:

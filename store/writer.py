@@ -293,13 +293,15 @@ class Writer:
                     written=round(time.time(), 3),
                     blobs=sorted(blobs or {}),
                 )
-                lost = [name for name, file in records.items() if self._files.size(file.staged) != file.size]
-                if lost:
+                beaten = self._files.size(commit_name(index)) is not None
+                if not beaten and any(self._files.size(file.staged) != file.size for file in records.values()):
                     raise StoreError(
                         f"Shard {index} of {self.path} was not written: its unfinished files were removed."
                     )
-                publishing = True
-                won = self._files.create(commit_name(index), commit.record()) or self._is_mine(index, token)
+                publishing = not beaten
+                won = publishing and (
+                    self._files.create(commit_name(index), commit.record()) or self._is_mine(index, token)
+                )
         except BaseException:
             self._withdraw(index, token, records, publishing and not self._files.immediate)
             raise
