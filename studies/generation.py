@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..errors import CaptureError
-from ..hooks import CapturedBatch
+from ..hooks import CapturedBatch, passes
 from ..hooks.backends.hf import cache_of
 
 
@@ -102,7 +102,8 @@ def continue_greedily(model: Any, tokenizer: Any, captured: CapturedBatch, max_n
             inputs["attention_mask"] = mask
         if "position_ids" in names:
             inputs["position_ids"] = positions[:, None]
-        output = model(**inputs)
+        with passes.generated_pass([batch.rows[row] for row in rows.tolist()]):
+            output = model(**inputs)
         cache = cache_of(output) or cache
         following = output.logits[:, -1].argmax(-1)
         # where rows cannot leave the batch, one that has ended keeps its end token, so that it stays ended
