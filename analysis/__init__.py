@@ -29,6 +29,7 @@ _MODULES = (
     "selective",
     "splits",
     "statistics",
+    "tables",
     "trajectories",
     "transfer",
 )

@@ -20,6 +20,7 @@ from .probes import Parts, Target
 from .rowspace import Layers, Products
 from .splits import Split
 from .statistics import Interval
+from .threads import single_threaded
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def from_products(
     z = z / z[parts.train].std(axis=0)
     train = z[parts.train]
     gaussian = LedoitWolf().fit(train)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), single_threaded():
         warnings.simplefilter("ignore", ConvergenceWarning)
         fits = [
             GaussianMixture(k, covariance_type="diag", reg_covar=1e-3, random_state=seed, n_init=3).fit(train)

@@ -336,10 +336,9 @@ class Neighbours:
         rows, left_out = _finite_rows(_two_dimensional(x))
         first = {row.tobytes(): i for i, row in reversed(list(enumerate(rows + 0.0)))}
         distinct = rows[sorted(first.values())]
-        n = distinct.shape[0]
-        used = min(k, n - 1)
-        distance = _neighbour_distances(distinct, used) if used > 0 else np.empty((n, 0))
-        return cls(distance, rows.shape[0] - n, left_out)
+        used = min(k, distinct.shape[0] - 1)
+        distance = _neighbour_distances(distinct, used) if used > 0 else np.empty((distinct.shape[0], 0))
+        return cls(distance, rows.shape[0] - distinct.shape[0], left_out)
 
     def two_nn(self, discard: float = 0.1) -> IntrinsicDimension:
         """See `two_nn_detail`."""
@@ -372,16 +371,25 @@ class Neighbours:
 
 
 def _neighbour_distances(x: np.ndarray, k: int) -> np.ndarray:
-    """Distances [n, k] to the k nearest other rows, ascending, from exact differences so that near rows keep digits."""
-    from sklearn.neighbors import NearestNeighbors
+    """Distances [n, k] to the k nearest other rows, ascending.
 
-    method = "brute" if x.shape[1] > 15 else "kd_tree"
-    finder = NearestNeighbors(n_neighbors=k + 1, algorithm=method, metric="euclidean").fit(x)
-    index = finder.kneighbors(x, return_distance=False)
-    out = np.empty((x.shape[0], k))
-    for i, found in enumerate(index):
-        others = found[found != i][:k]
-        out[i] = np.sort(np.sqrt(((x[others] - x[i]) ** 2).sum(axis=1)))
+    Candidates come from inner products; their distances are then taken from exact differences, so that rows which
+    nearly coincide keep their digits.
+    """
+    n = x.shape[0]
+    candidates = min(n - 1, k + 8)
+    centre = x - x.mean(axis=0)
+    squares = np.einsum("ij,ij->i", centre, centre)
+    out = np.empty((n, k))
+    for start in range(0, n, 1024):
+        part = slice(start, min(start + 1024, n))
+        rough = squares[part, None] + squares[None] - 2 * centre[part] @ centre.T
+        rough[np.arange(part.stop - start), np.arange(start, part.stop)] = np.inf
+        near = np.argpartition(rough, candidates - 1, axis=1)[:, :candidates]
+        for i, found in enumerate(near):
+            difference = x[found] - x[start + i]
+            exact = np.sqrt(np.einsum("ij,ij->i", difference, difference))
+            out[start + i] = np.sort(exact)[:k]
     return out
 
 

@@ -106,6 +106,17 @@ class Recoverability:
         """True when there is a test AUROC."""
         return math.isfinite(self.test_auroc)
 
+    @property
+    def shown(self) -> Interval:
+        """The interval for tables: the bootstrap's, or Newcombe's closed form where that cannot be believed.
+
+        With fewer than 5 test rows of the rarer class, or a bootstrap without width (perfect separation), percentile
+        bounds are far too narrow.
+        """
+        rarer = min(self.test_positives, self.n_test - self.test_positives)
+        narrow = self.interval.lower == self.interval.upper
+        return self.small_sample if self.small_sample.defined and (rarer < 5 or narrow) else self.interval
+
 
 def recoverability(
     x: np.ndarray | Layers,

@@ -94,7 +94,8 @@ class Request:
 class Block:
     """One layer's rows [n, d] in float64, with their mean over all finite rows taken away beforehand.
 
-    The common shift changes no standardised value; it only keeps digits when a feature's mean is large against its spread.
+    The common shift changes no standardised value; it only keeps digits when a feature's mean is large against its
+    spread.
 
     Attributes
     ----------

@@ -1,7 +1,7 @@
 """One BLAS thread for many small factorisations.
 
-A batch of 120 x 120 systems gains nothing from a second thread and loses several-fold when other processes use the cores,
-because the library's threads then wait for each other.
+A batch of 120 x 120 systems gains nothing from a second thread and loses several-fold when other processes use the
+cores, because the library's threads then wait for each other.
 """
 
 from __future__ import annotations
