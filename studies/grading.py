@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ..errors import RequestError
 from .benchmarks import CHOICE, FORMATS
 from .math_equality import TIME_LIMIT, expressions_equal
-from .read_expression import final_expression
+from .read_expression import final_expression, final_phrase, is_prose
 from .read_number import final_number, whole_number
 from .read_option import read_option
 
@@ -79,6 +79,9 @@ def grade(
         return _grade_option(benchmark, text, gold.strip(), choices)
     if benchmark in _NUMBER_BENCHMARKS or (benchmark not in FORMATS and whole_number(gold)):
         return _grade_number(benchmark, text, gold)
+    if benchmark not in FORMATS and is_prose(gold):
+        phrase = final_phrase(text)
+        return Grade(phrase, phrase is not None and _same_words(phrase, gold), phrase is not None)
     answer = final_expression(text)
     return Grade(answer, answer is not None and expressions_equal(gold, answer, seconds), answer is not None)
 
@@ -91,6 +94,10 @@ def _grade_number(benchmark: str, text: str, gold: str) -> Grade:
     if number is None:
         return Grade(None, False, False)
     return Grade(number.text, number.value == gold_number.value, True)
+
+
+def _same_words(phrase: str, gold: str) -> bool:
+    return " ".join(phrase.split()).casefold() == " ".join(gold.split()).casefold().rstrip(".")
 
 
 def _grade_option(benchmark: str, text: str, gold: str, choices: Mapping[str, str] | Iterable[str] | None) -> Grade:

@@ -43,20 +43,37 @@ def boxes(text: str) -> list[str]:
 def final_expression(text: str) -> str | None:
     """Return the final answer of a free response as an expression, or None where there is none.
 
+    `final_phrase` when it is an expression or a single word, not prose; else `final_number`.
+    """
+    phrase = final_phrase(text)
+    if phrase is not None and (boxes(text) or not is_prose(phrase)):
+        return phrase
+    number = final_number(_BOX.sub(" ", text))
+    return number.text if number else None
+
+
+def final_phrase(text: str) -> str | None:
+    """Return the words or symbols that a free response sets apart as its final answer, or None where it does not.
+
     In this order: the last box; the first line after the last `####`; a text of one line, or a last line that begins
-    with `Answer`, when it is an expression and not prose; the last number.
+    with `Answer`.
     """
     if found := boxes(text):
         return found[-1]
     text = without_empty_marks(_BOX.sub(" ", text))
     marked = marked_lines(text)
     lines = non_blank_lines(text) if marked is None else marked[:1]
-    if lines and (len(lines) == 1 or _ANSWER_CUE.match(lines[-1])):
-        expression = _bare(_ANSWER_CUE.sub("", lines[-1], count=1))
-        if _HAS_CONTENT.search(expression) and not _is_prose(expression):
-            return expression
-    number = final_number(text)
-    return number.text if number else None
+    if not lines or (len(lines) > 1 and not _ANSWER_CUE.match(lines[-1])):
+        return None
+    phrase = _bare(_ANSWER_CUE.sub("", lines[-1], count=1))
+    return phrase if _HAS_CONTENT.search(phrase) else None
+
+
+def is_prose(phrase: str) -> bool:
+    """Words beside a number or beside each other are prose; a lone word (`east`) or a formula is not."""
+    bare = _TEXT_COMMAND.sub(" ", phrase)
+    words = [word for word in _WORD.findall(bare) if word.lower() not in _FUNCTIONS]
+    return bool(words) and (len(words) > 1 or bare.strip() != words[0])
 
 
 def _closed_boxes(text: str) -> list[tuple[int, int]]:
@@ -95,10 +112,3 @@ def _bare(expression: str) -> str:
                     expression = inner
         if expression == before:
             return expression
-
-
-def _is_prose(expression: str) -> bool:
-    """Words beside a number or beside each other are prose; a lone word (`east`) or formula is an answer."""
-    bare = _TEXT_COMMAND.sub(" ", expression)
-    words = [word for word in _WORD.findall(bare) if word.lower() not in _FUNCTIONS]
-    return bool(words) and (len(words) > 1 or bare.strip() != words[0])

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from .read_expression import boxes
 
@@ -102,7 +103,7 @@ def read_option(text: str, choices: Mapping[str, str]) -> str | None:
     choices : mapping of str to str
         Label to option text, the item's own labels (`A`, `B`, ... or `1`, `2`, ...). Texts may be empty when unknown.
     """
-    labels = _Labels(choices)
+    labels = _labels(tuple(choices.items()))
     for box in reversed(boxes(text)):
         if mentions := labels.mentions(_plain(box)):
             return _single(mentions)
@@ -118,6 +119,11 @@ def read_option(text: str, choices: Mapping[str, str]) -> str | None:
 def _single(mentions: list[_Mention]) -> str | None:
     named = {mention.label for mention in mentions}
     return named.pop() if len(named) == 1 and any(mention.committed for mention in mentions) else None
+
+
+@lru_cache(maxsize=256)
+def _labels(choices: tuple[tuple[str, str], ...]) -> _Labels:
+    return _Labels(dict(choices))
 
 
 class _Labels:
