@@ -206,11 +206,20 @@ def _info(a: argparse.Namespace) -> int:
     if a.json:
         _print_json({**facts, "cells": json.loads(table.to_json(orient="records"))})
         return 0
-    for name, value in facts.items():
-        if not isinstance(value, dict | list):
-            print(f"{name:<18} {value}")
-    print()
-    print(as_text(table))
+    capture = facts["manifest"].get("capture", {})
+    rate = facts["states_per_second"]
+    lines = {
+        "run": f"{facts['path']} (format {facts['format']}, {facts['bytes'] / 1e6:.1f} MB)",
+        "progress": f"{facts['states']['committed']} of {facts['states']['total']} states, {facts['shards']['committed']} of {facts['shards']['total']} shards"
+        + (f", {rate:.2f} states/s" if rate else ""),
+        "model": " ".join(str(capture[k]) for k in ("model", "dtype", "device", "backend") if capture.get(k)),
+        "arrays": ", ".join(f"{name} {tuple(spec['shape'])} {spec['dtype']}" for name, spec in facts["arrays"].items()),
+        "faults": "; ".join(map(str, facts["faults"])) or "none seen (precollapse verify reads every byte)",
+    }
+    for name, value in lines.items():
+        if value:
+            print(f"{name:<10} {value}")
+    print(f"\n{as_text(table)}")
     return 0
 
 
