@@ -151,7 +151,18 @@ def _legend_below(canvas: Canvas, axes: Axes, count: int) -> None:
     canvas.legend(handles, labels, loc="outside lower center", ncols=min(count, 6), frameon=False)
 
 
-def _plural(text: str, width: int = 34) -> str:
+_SLOTS = {"baseline": 0, "cot": 1, "babble": 2, "cot-open": 3, "babble-open": 4}
+
+
+def _slot(regime: str, regimes: Sequence[str]) -> int:
+    """Number of a regime's colour, marker and dash: the same in every figure for the built-in regimes."""
+    if regime in _SLOTS:
+        return _SLOTS[regime]
+    others = [r for r in regimes if r not in _SLOTS]
+    return (len(_SLOTS) + others.index(regime)) % len(COLOURS)
+
+
+def _shortened(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
@@ -178,8 +189,8 @@ def bars(column: str, label: str, scale: float = 1.0, low: float | None = None, 
                 at[known],
                 value[known],
                 wide * 0.92,
-                color=COLOURS[k % len(COLOURS)],
-                hatch=HATCHES[k % len(HATCHES)],
+                color=COLOURS[_slot(regime, regimes)],
+                hatch=HATCHES[_slot(regime, regimes)],
                 edgecolor="white",
                 label=regime,
                 yerr=_bounds(rows, column)[:, known] * scale,
@@ -214,10 +225,8 @@ def entropy(data: pd.DataFrame) -> Canvas:
                 axes.text(k, 0, "n/a", ha="center", va="bottom", color="#555555", fontsize=7)
                 continue
             spread = np.random.default_rng(k).uniform(-0.18, 0.18, values.size)
-            colour = COLOURS[k % len(COLOURS)]
-            axes.scatter(
-                k + spread, values, s=9, color=colour, alpha=0.45, marker=MARKERS[k % len(MARKERS)], linewidths=0
-            )
+            colour, mark = COLOURS[_slot(regime, regimes)], MARKERS[_slot(regime, regimes)]
+            axes.scatter(k + spread, values, s=9, color=colour, alpha=0.45, marker=mark, linewidths=0)
             axes.plot([k - 0.27, k + 0.27], [values.mean()] * 2, color="black", linewidth=1.6)
         axes.set_xticks(range(len(regimes)), regimes, rotation=25, ha="right")
         axes.set_xlim(-0.6, len(regimes) - 0.4)
@@ -239,12 +248,10 @@ def forest(column: str, label: str, reference: float, limits: tuple[float, float
         canvas, axes = _pyplot().subplots(figsize=(6.4, 0.3 * len(data) + 1.1), layout="constrained")
         value = data[column].to_numpy(float)
         names = [f"{g.replace(chr(10), ' · ')}  {r}" for g, r in zip(_groups(data), data["regime"], strict=True)]
-        left, right = (
-            limits if limits else (min(0.0, np.nanmin(data[f"{column}_lower"].to_numpy(float), initial=0)), 0.0)
-        )
+        left = limits[0] if limits else min(0.0, np.nanmin(data[f"{column}_lower"].to_numpy(float), initial=0))
         error = _bounds(data, column)
         for i, (regime, found) in enumerate(zip(data["regime"], value, strict=True)):
-            k = regimes.index(regime)
+            k = _slot(regime, regimes)
             if math.isfinite(found):
                 axes.errorbar(
                     found,
@@ -261,7 +268,7 @@ def forest(column: str, label: str, reference: float, limits: tuple[float, float
                         data["splits_mean"].iloc[i], i, marker="|", color="black", markersize=11, linestyle="none"
                     )
             else:
-                why = _plural(str(data["reason"].iloc[i]), 70)
+                why = _shortened(str(data["reason"].iloc[i]), 70)
                 axes.text(left, i, f"  not defined: {why}", va="center", color="#555555", fontsize=7, style="italic")
         axes.axvline(reference, color="#444444", linewidth=1, linestyle="--")
         axes.set_yticks(range(len(data)), names)
@@ -270,7 +277,6 @@ def forest(column: str, label: str, reference: float, limits: tuple[float, float
         axes.grid(axis="y", visible=False)
         if limits:
             axes.set_xlim(*limits)
-        del right
         return canvas
 
     return draw
@@ -381,15 +387,14 @@ def by_layer(column: str, label: str, reference: str | float | None = None, seco
         for axes, name in zip(panels, names, strict=True):
             part = data[[g == name for g in groups]]
             absent = []
-            for k, regime in enumerate(regimes):
+            for regime in regimes:
                 rows = part[part["regime"] == regime]
                 if not np.isfinite(rows[column].to_numpy(float)).any():
                     absent.append(regime)
                     continue
-                look: dict[str, Any] = {"color": COLOURS[k % len(COLOURS)], "linestyle": DASHES[k % len(DASHES)]}
-                axes.plot(
-                    rows["layer"], rows[column], label=regime, marker=MARKERS[k % len(MARKERS)], markersize=3, **look
-                )
+                slot = _slot(regime, regimes)
+                look: dict[str, Any] = {"color": COLOURS[slot], "linestyle": DASHES[slot]}
+                axes.plot(rows["layer"], rows[column], label=regime, marker=MARKERS[slot], markersize=3, **look)
                 if "lower" in rows and second is None:
                     axes.fill_between(
                         rows["layer"], rows["lower"], rows["upper"], color=look["color"], alpha=0.12, linewidth=0
@@ -427,12 +432,13 @@ def by_size(data: pd.DataFrame) -> Canvas:
         part = known[[g == name for g in groups]]
         for k, regime in enumerate(regimes):
             rows = part[part["regime"] == regime]
-            colour, mark = COLOURS[k % len(COLOURS)], MARKERS[k % len(MARKERS)]
+            slot = _slot(regime, regimes)
+            colour, mark = COLOURS[slot], MARKERS[slot]
             shift = (k - (len(regimes) - 1) / 2) * 1.6
             at = rows["size"].to_numpy(float) + shift
             sd = np.nan_to_num(rows["sd"].to_numpy(float))
             axes.errorbar(
-                at, rows["mean"], yerr=sd, fmt=mark, color=colour, linestyle=DASHES[k], capsize=2, label=regime
+                at, rows["mean"], yerr=sd, fmt=mark, color=colour, linestyle=DASHES[slot], capsize=2, label=regime
             )
             unbiased, sd = rows["mean_unbiased"].to_numpy(float), np.nan_to_num(rows["sd_unbiased"].to_numpy(float))
             axes.errorbar(
@@ -483,8 +489,8 @@ def reliability(data: pd.DataFrame) -> Canvas:
                     rows["predicted"] + (k - (len(regimes) - 1) / 2) * 0.012,
                     rows["observed"],
                     yerr=_bounds(rows, "observed"),
-                    fmt=MARKERS[k % len(MARKERS)],
-                    color=COLOURS[k % len(COLOURS)],
+                    fmt=MARKERS[_slot(regime, regimes)],
+                    color=COLOURS[_slot(regime, regimes)],
                     capsize=2,
                     elinewidth=0.8,
                     markersize=4,

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from ..errors import RequestError
-from . import statistics
+from . import contrast, statistics
 from .cells import BASELINE, Cell, RunAnalysis
 from .statistics import Interval, Test
 
@@ -183,11 +183,10 @@ def _probe_change(cell: Cell, other: Cell | None, alternative: statistics.Altern
     if a is None or b is None or not a.defined or not b.defined:
         why = next((p.reason for p in (a, b) if p is not None and not p.defined), "there is no cell to compare with")
         return _untested(why, alternative)
-    places = {item: i for i, item in enumerate(b.test_items)}
-    rows = [(i, places[item]) for i, item in enumerate(a.test_items) if item in places]
-    if not rows:
+    pairs = contrast.matched(a, b)
+    if not pairs.size:
         return _untested("the test parts share no item", alternative)
-    i, j = (np.array(part) for part in zip(*rows, strict=True))
+    i, j = pairs.T
     return statistics.auroc_difference_test(
         a.test_labels[i], a.test_scores[i], b.test_labels[j], b.test_scores[j], alternative=alternative, seed=seed
     )

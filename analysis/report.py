@@ -388,7 +388,9 @@ def figure_plans(report: Report) -> list[Plan]:
             "Effective dimensionality by layer",
             "Participation ratio of the states; marked line: plug-in; thin line: unbiased; dotted: the ceiling n − 1.",
             report.dimension,
-            figures.by_layer("participation_ratio", "participation ratio", "ceiling", "participation_ratio_unbiased"),
+            figures.by_layer(
+                "participation_ratio", "participation ratio (thin: unbiased)", "ceiling", "participation_ratio_unbiased"
+            ),
         ),
         Plan(
             "dimension_by_items",
