@@ -5,7 +5,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_LAZY = {"StudyConfig": ".config", "run_study": ".study"}
+_LAZY = {
+    "StudyConfig": ".config",
+    "TrajectoryConfig": ".trajectory_config",
+    "run_study": ".study",
+    "run_trajectories": ".trajectories",
+}
 _MODULES = ("benchmarks", "grading", "prompts", "trajectories")
 
 __all__ = [*_LAZY, *_MODULES]

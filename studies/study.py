@@ -9,21 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import signal
-import sys
-import threading
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
 from .. import store
-from ..errors import PrecollapseError, RequestError, StoreError
+from ..errors import RequestError
 from ..hooks import Extractor
 from ..hooks import models as hook_models
 from ..hooks.extractor import default_batch_tokens
@@ -31,15 +24,10 @@ from ..hooks.rendering import Rendered
 from ..store.settings import check_settings
 from . import benchmarks, prompts
 from .config import StudyConfig, defaults, settings
+from .shard_loop import complete
 from .shards import COLUMNS, Recipe, Work, make_shard
 
 SHARD_STATES_WHEN_GENERATING = 32
-
-class StudyInterrupted(PrecollapseError):
-    """Ctrl-C was pressed; what is committed is kept and the same command goes on from there."""
-
-    exit_status = 130
-
 
 def run_study(config: StudyConfig, *, progress: bool = True, extractor: Extractor | None = None) -> store.Run:
     """Run a study, or continue it where its run was left.
@@ -88,46 +76,22 @@ def run_study(config: StudyConfig, *, progress: bool = True, extractor: Extracto
     shard_size = config.shard_size or (existing.plan.shard_size if existing else _shard_size(config, arrays))
     plan = store.Plan.build((w.key() for w in work), shard_size)
     by_id = {w.id: (w, r) for w, r in zip(work, rendered, strict=True)}
-    with (
-        store.open_writer(
-            out,
-            plan=plan,
-            config=asked,
-            config_defaults=defaults(),
-            manifest=_manifest(config, extractor, work),
-            arrays=arrays,
-            columns=COLUMNS,
-            ragged=recipe.ragged(),
-        ) as writer,
-        stop_after_shard() as stopping,
-        tqdm(total=plan.n_states, unit="state", disable=not progress, file=sys.stderr, dynamic_ncols=True, smoothing=0.1) as bar,
-    ):
-        bar.initial = plan.n_states - _states_left(writer)
-        bar.update(bar.initial)
-        failed: dict[tuple[str, str], str] = {}
-        for k in writer.claimed():
-            shard = writer.shard(k)
-            cell = (shard.benchmark, shard.regime)
-            bar.set_description(f"{shard.benchmark} {shard.regime}")
-            if cell in failed:
-                bar.update(len(shard.states))
-                continue
-            started, before = time.perf_counter(), bar.n
-            try:
-                contents = make_shard(recipe, [by_id[state["id"]] for state in shard.states], bar)
-            except (StoreError, KeyboardInterrupt):
-                raise
-            except Exception as error:
-                failed[cell] = f"{type(error).__name__}: {error}" if not isinstance(error, PrecollapseError) else str(error)
-                writer.fail_cell(*cell, failed[cell])
-                bar.write(f"{shard.benchmark} x {shard.regime} failed: {failed[cell]}", file=sys.stderr)
-                bar.update(before + len(shard.states) - bar.n)
-                continue
-            writer.write(k, **contents, seconds=time.perf_counter() - started)
-            if stopping.is_set():
-                left = _states_left(writer)
-                if left:
-                    raise StudyInterrupted(f"stopped after a shard at {plan.n_states - left} of {plan.n_states} states; the same command goes on from there")
+    with store.open_writer(
+        out,
+        plan=plan,
+        config=asked,
+        config_defaults=defaults(),
+        manifest=_manifest(config, extractor, work),
+        arrays=arrays,
+        columns=COLUMNS,
+        ragged=recipe.ragged(),
+    ) as writer:
+        complete(
+            writer,
+            lambda shard, bar: make_shard(recipe, [by_id[state["id"]] for state in shard.states], bar),
+            unit="state",
+            progress=progress,
+        )
     return store.open_run(out)
 
 
@@ -141,10 +105,6 @@ def plan_work(config: StudyConfig, known: Mapping[str, prompts.Regime]) -> list[
                 prompt = prompts.render(regime, item, known)
                 work.append(Work(f"{benchmark}/{item.id}/{regime}", benchmark, regime, item, prompt))
     return work
-
-
-def _states_left(writer: store.Writer) -> int:
-    return sum(len(writer.shard(k).states) for k in writer.pending())
 
 
 def _shard_size(config: StudyConfig, arrays: Mapping[str, store.ArraySpec]) -> int:
@@ -226,25 +186,3 @@ def _existing(out: Path) -> store.Run | None:
 
 def _has(regime: prompts.Regime, form: str) -> bool:
     return (regime.choice if form == benchmarks.CHOICE else regime.free) is not None
-
-
-@contextmanager
-def stop_after_shard() -> Iterator[threading.Event]:
-    """Turn the first Ctrl-C into a flag that is looked at between shards; a second one interrupts at once."""
-    stopping = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stopping
-        return
-    before = signal.getsignal(signal.SIGINT)
-
-    def on_interrupt(_signal: int, _frame: FrameType | None) -> None:
-        if stopping.is_set():
-            raise KeyboardInterrupt
-        stopping.set()
-        print("\nstopping after this shard; press Ctrl-C again to stop at once (its states will be made again)", file=sys.stderr)
-
-    signal.signal(signal.SIGINT, on_interrupt)
-    try:
-        yield stopping
-    finally:
-        signal.signal(signal.SIGINT, before)

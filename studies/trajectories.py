@@ -12,20 +12,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
 from .. import store
 from ..analysis.trajectories import shape
 from ..analysis.trajectory_preregistration import load_preregistration
 from ..analysis.trajectory_public import load_texts
 from ..analysis.trajectory_report import trajectory_report
-from ..errors import PrecollapseError, RequestError, StoreError
+from ..errors import RequestError
 from ..hooks import Extractor
 from ..hooks import models as hook_models
 from ..hooks.rendering import Rendered
@@ -35,8 +32,8 @@ from .chains import generate_chains, sample_continuations
 from .forced import ANCHOR, ANCHOR_PARAPHRASES, ForcedTrajectory, answer_forms, forced_answers, forced_under_anchors
 from .prefix_tree import method_for
 from .segmentation import segment, token_ends_of_text
+from .shard_loop import complete
 from .shared_prefix import decoding_for
-from .study import StudyInterrupted, stop_after_shard
 from .trajectory_config import TrajectoryConfig, defaults, file_digest, settings
 from .trajectory_shards import COLUMNS, Work, make_shard, ragged
 
@@ -94,39 +91,22 @@ def run_trajectories(config: TrajectoryConfig, *, progress: bool = True, extract
     if extractor is None:
         extractor = Extractor.from_pretrained(config.model, "hf", config.dtype, config.device, config.revision)
     members = render_work(config, work, extractor)
-    with (
-        store.open_writer(
-            out, plan=plan, config=asked, config_defaults=defaults(), manifest=_manifest(config, extractor), arrays={},
-            columns=COLUMNS, ragged=ragged(config),
-        ) as writer,
-        stop_after_shard() as stopping,
-        tqdm(total=plan.n_states, unit="chain", disable=not progress, file=sys.stderr, dynamic_ncols=True, smoothing=0.1) as bar,
-    ):  # fmt: skip
-        done = plan.n_states - sum(len(writer.shard(k).states) for k in writer.pending())
-        bar.update(done)
-        bar.initial = done
-        failed: set[str] = set()
-        for k in writer.claimed():
-            shard = writer.shard(k)
-            bar.set_description(shard.benchmark)
-            before, started = bar.n, time.perf_counter()
-            if shard.benchmark not in failed:
-                try:
-                    contents = make_shard(config, extractor, [members[s["id"]] for s in shard.states], bar)
-                except (StoreError, KeyboardInterrupt):
-                    raise
-                except Exception as error:  # one benchmark's fault must not stop the others; it is recorded by its text
-                    reason = str(error) if isinstance(error, PrecollapseError) else f"{type(error).__name__}: {error}"
-                    writer.fail_cell(shard.benchmark, shard.regime, reason)
-                    bar.write(f"{shard.benchmark} failed: {reason}", file=sys.stderr)
-                    failed.add(shard.benchmark)
-                else:
-                    writer.write(k, **contents, seconds=time.perf_counter() - started)
-            bar.update(before + len(shard.states) - bar.n)
-            if stopping.is_set() and writer.pending():
-                raise StudyInterrupted(
-                    f"stopped after a shard at {bar.n} of {plan.n_states} chains; the same command goes on from there"
-                )
+    with store.open_writer(
+        out,
+        plan=plan,
+        config=asked,
+        config_defaults=defaults(),
+        manifest=_manifest(config, extractor),
+        arrays={},
+        columns=COLUMNS,
+        ragged=ragged(config),
+    ) as writer:
+        complete(
+            writer,
+            lambda shard, bar: make_shard(config, extractor, [members[state["id"]] for state in shard.states], bar),
+            unit="chain",
+            progress=progress,
+        )
     return store.open_run(out)
 
 

@@ -17,6 +17,7 @@ import torch
 import precollapse as pc
 from precollapse import store
 from precollapse.studies import StudyConfig, grading, run_study
+from precollapse.studies import shard_loop
 from precollapse.studies import study as study_module
 
 SMALL = {"n": 4, "max_new_tokens": 6, "benchmarks": ("builtin", "builtin_choice"), "regimes": ("baseline", "cot")}
@@ -191,7 +192,7 @@ def test_ctrl_c_stops_at_a_shard_and_resumes(tiny_folder, extractor, tmp_path, m
 
     monkeypatch.setattr(study_module, "make_shard", interrupted)
     before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(study_module.StudyInterrupted, match="2 of 16 states"):
+    with pytest.raises(shard_loop.StudyInterrupted, match="2 of 16 states"):
         run_study(config, progress=False, extractor=extractor)
     assert signal.getsignal(signal.SIGINT) is before
     assert len(pc.open_run(tmp_path / "i.zarr").states) == 2
