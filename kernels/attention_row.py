@@ -174,6 +174,13 @@ def _attention_row(
         if low < 0 or high >= query.shape[2]:
             found = low if low < 0 else high
             raise ValueError(f"attention_row: index holds {found}; positions run from 0 to {query.shape[2] - 1}.")
+    if form == "triton":
+        from . import triton_attention
+
+        last = (part if part is None or part.stride(-1) == 1 else part.contiguous() for part in (query, key, mask))
+        plain_query, plain_key, plain_mask = last
+        assert plain_query is not None and plain_key is not None
+        return triton_attention.attention_row(plain_query, plain_key, index, plain_mask, scale, softcap, window, sinks)
     compute = torch.float64 if form == "reference" else torch.float32
     return _torch_form(query, key, index, mask, scale, softcap, window, sinks, compute)
 

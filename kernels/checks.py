@@ -21,7 +21,8 @@ def tensor(
     wanted = (ndim,) if isinstance(ndim, int) else ndim
     if value.ndim not in wanted:
         raise ValueError(
-            f"{operator}: {name} must have {' or '.join(map(str, wanted))} dimensions, found shape {tuple(value.shape)}."
+            f"{operator}: {name} must have {' or '.join(map(str, wanted))} dimensions, found shape "
+            f"{tuple(value.shape)}."
         )
     if value.dtype not in dtypes:
         raise TypeError(f"{operator}: {name} must be one of {_names(dtypes)}, found {_names((value.dtype,))}.")

@@ -58,6 +58,11 @@ def _gather_rows(x: Tensor, index: Tensor, out: Tensor, layer: int, form: str) -
         if low < 0 or high >= x.shape[1]:
             found = low if low < 0 else high
             raise ValueError(f"gather_rows: index holds {found}; positions run from 0 to {x.shape[1] - 1}.")
+    if form == "triton":
+        from . import triton_gather
+
+        triton_gather.gather_rows(x, index, out, layer)
+        return
     rows = torch.arange(x.shape[0], device=x.device)
     out[:, layer].copy_(x[rows, index])
 

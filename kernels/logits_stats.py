@@ -89,6 +89,11 @@ def _logits_stats(
     if form == "cpu" and top_k <= native.TOP_K:
         rows = logits if logits.stride(1) == 1 else logits.contiguous()
         return (*native.logits_stats(rows, top_k), options_of(logits, option_ids))
+    if form == "triton" and len(logits):
+        from . import triton_vocab
+
+        rows = logits if logits.stride(1) == 1 else logits.contiguous()
+        return (*settle(*triton_vocab.logits_stats(rows, top_k)), options_of(logits, option_ids))
     compute = torch.float64 if form == "reference" else torch.float32
     return (*_torch_form(logits, top_k, compute), options_of(logits, option_ids))
 

@@ -2,8 +2,8 @@
 
 Summing raw squares loses everything when the mean is large beside the spread, as it is in residual streams. `Moments`
 centres every block of rows by its own mean and merges blocks by Chan's formula in float64, so neither the order of
-updates nor the size of batches matters. While there are fewer rows than dimensions it keeps the rows instead, whose n x n
-Gram matrix says the same as the d x d covariance for less.
+updates nor the size of batches matters. While there are fewer rows than dimensions it keeps the rows instead, whose
+n x n Gram matrix says the same as the d x d covariance for less.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import checks, native
+from . import checks, native, registry
 
 _BLOCK = 256  # rows folded at once, so that float32 sums stay short
 _TILE = 512  # rows of the upper triangle computed at once
@@ -147,6 +147,11 @@ class Moments:
         centred = torch.cat([block - mean, step[None]]).to(compute)
         self._mean[layer] += delta * (n / (seen + n))
         m2 = self._m2[layer]
+        if self.device.type == "cuda" and compute == torch.float32 and registry.has_triton():
+            from . import triton_moments
+
+            triton_moments.add_product(centred, m2)
+            return
         if self._scratch is None or self._scratch.dtype != compute:
             self._scratch = torch.empty(min(_TILE, self.d) * self.d, dtype=compute, device=self.device)
         for low in range(0, self.d, _TILE):

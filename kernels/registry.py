@@ -8,6 +8,7 @@ than silently replaced.
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache
 from importlib.util import find_spec
 
@@ -63,6 +64,8 @@ def choose(operator: str, backend: str, device: torch.device, dtype: torch.dtype
         raise ValueError(
             f"{operator}: backend='triton' was asked for, but triton is not installed: pip install triton."
         )
+    if backend == "triton" and device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+        raise ValueError(f"{operator}: backend='triton' was asked for tensors on the CPU; use 'auto', or move them.")
     if backend in ("cpu", "triton") and dtype == torch.float64:
         raise ValueError(f"{operator}: backend={backend!r} has no float64 form; use 'reference' or 'auto'.")
     return backend

@@ -292,6 +292,28 @@ def _cpu_form(
     return (*out, options)
 
 
+def _triton_form(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    softcap: float | None,
+    scale: float,
+    ids: Tensor | None,
+    k: int,
+    logits_dtype: str | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    if weight.stride(1) != 1:
+        return _streamed(hidden, weight, bias, softcap, scale, ids, k, logits_dtype, torch.float32)
+    from . import triton_vocab
+
+    rows = hidden if hidden.stride(1) == 1 else hidden.contiguous()
+    distinct = None if ids is None else distinct_forms(ids)
+    flat = None if distinct is None else distinct.flatten(1)
+    *out, picked = triton_vocab.vocab_stats(rows, weight, bias, softcap, scale, flat, k, logits_dtype)
+    options = picked if distinct is None else merge_forms(picked.view(distinct.shape), distinct)
+    return (*settle(*out), options)
+
+
 def settle(entropy: Tensor, lse: Tensor, best: Tensor, best_ids: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Rows that hold a NaN have no order: NaN values, id -1."""
     broken = lse.isnan()[:, None]
@@ -314,6 +336,8 @@ def _vocab_stats(
         check_options("vocab_stats", option_ids, weight.shape[0])
     if form == "cpu" and top_k <= native.TOP_K:
         return _cpu_form(hidden, weight, bias, softcap, scale, option_ids, top_k, logits_dtype)
+    if form == "triton" and len(hidden):
+        return _triton_form(hidden, weight, bias, softcap, scale, option_ids, top_k, logits_dtype)
     compute = torch.float64 if form == "reference" else torch.float32
     return _streamed(hidden, weight, bias, softcap, scale, option_ids, top_k, logits_dtype, compute)
 

@@ -1,0 +1,186 @@
+"""Triton form of `attention_row`: scores of one query per sequence against all keys, then a softmax over the row."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .triton_row_state import INTERPRETING, LOG2E, tanh
+
+NO_MASK, KEEP, BOOL, ADD = 0, 1, 2, 3
+
+
+@triton.jit
+def scores_kernel(
+    query,
+    key,
+    index,
+    mask,
+    scores,
+    heads,
+    keys,
+    queries,
+    width,
+    scale,
+    softcap,
+    window,
+    q_batch,
+    q_head,
+    q_row,
+    k_batch,
+    k_head,
+    k_row,
+    m_batch,
+    m_head,
+    m_row,
+    HAS_INDEX: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
+    MASK: tl.constexpr,
+    G: tl.constexpr,
+    GROUPED: tl.constexpr,
+    N: tl.constexpr,
+    D: tl.constexpr,
+):
+    """Program (b, g, j): all query heads of key head g over the j-th block of N keys; G heads, GROUPED of them used."""
+    batch = tl.program_id(0).to(tl.int64)
+    group = tl.program_id(1).to(tl.int64)
+    positions = tl.program_id(2) * N + tl.arange(0, N)
+    there = positions < keys
+    inside = tl.arange(0, G)
+    head = group * GROUPED + inside
+    used = inside < GROUPED
+    if HAS_INDEX:
+        row = tl.load(index + batch)
+        valid = (row >= 0) & (row < queries)
+        row = tl.minimum(tl.maximum(row, 0), queries - 1)
+    else:
+        row = (queries - 1).to(tl.int64)
+        valid = True
+    inner = tl.arange(0, D)
+    part = inner < width
+    q = tl.load(
+        query + batch * q_batch + head[:, None] * q_head + row * q_row + inner[None, :],
+        mask=used[:, None] & part[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    k = tl.load(
+        key + batch * k_batch + group * k_head + positions.to(tl.int64)[:, None] * k_row + inner[None, :],
+        mask=there[:, None] & part[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    z = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+    if HAS_SOFTCAP:
+        z = softcap * tanh(z / softcap)
+    position = row + keys - queries
+    seen = there & valid
+    if MASK < 2:
+        seen = seen & (positions <= position)
+    if HAS_WINDOW:
+        seen = seen & (positions > position - window)
+    if MASK == 1:
+        seen = seen & (tl.load(mask + batch * m_batch + positions, mask=there, other=0) != 0)
+    z = tl.where(seen[None, :], z, float("-inf"))
+    if MASK >= 2:
+        at = mask + batch * m_batch + head[:, None] * m_head + row * m_row + positions[None, :]
+        inside_both = used[:, None] & there[None, :]
+        if MASK == 2:
+            z = tl.where(tl.load(at, mask=inside_both, other=0) != 0, z, float("-inf"))
+        else:
+            z = z + tl.load(at, mask=inside_both, other=0.0).to(tl.float32)
+    out = scores + (batch * heads + head[:, None]) * keys + positions[None, :]
+    tl.store(out, z, mask=used[:, None] & there[None, :])
+
+
+@triton.jit
+def softmax_kernel(scores, sinks, heads, keys, HAS_SINKS: tl.constexpr, N: tl.constexpr):
+    """Softmax of one row in place; a sink takes part and is dropped; NaN where nothing may be attended."""
+    row = tl.program_id(0).to(tl.int64)
+    at = scores + row * keys
+    m = tl.full([N], float("-inf"), tl.float32)
+    total = tl.zeros([N], tl.float32)
+    for start in range(0, keys, N):
+        place = start + tl.arange(0, N)
+        z = tl.load(at + place, mask=place < keys, other=float("-inf"))
+        top = tl.maximum(m, z)
+        base = tl.where(top == float("-inf"), 0.0, top)
+        total = total * tl.exp2((m - base) * LOG2E) + tl.exp2((z - base) * LOG2E)
+        m = top
+    top = tl.max(m, axis=0)
+    nothing = top == float("-inf")
+    if HAS_SINKS:
+        sink = tl.load(sinks + row % heads).to(tl.float32)
+        top = tl.maximum(top, sink)
+    base = tl.where(top == float("-inf"), 0.0, top)
+    whole = tl.sum(total * tl.exp2((m - base) * LOG2E), axis=0)
+    if HAS_SINKS:
+        whole += tl.exp2((sink - base) * LOG2E)
+    for start in range(0, keys, N):
+        place = start + tl.arange(0, N)
+        z = tl.load(at + place, mask=place < keys, other=float("-inf"))
+        p = tl.exp2((z - base) * LOG2E) / whole
+        tl.store(at + place, tl.where(nothing, float("nan"), p), mask=place < keys)
+
+
+def attention_row(
+    query: Tensor,
+    key: Tensor,
+    index: Tensor | None,
+    mask: Tensor | None,
+    scale: float,
+    softcap: float | None,
+    window: int | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    """Checked arguments of `attention_row` to its result; inner strides of query, key and mask must be 1."""
+    batch, heads, queries, width = query.shape
+    groups, keys = key.shape[1], key.shape[2]
+    scores = torch.empty(batch, heads, keys, dtype=torch.float32, device=query.device)
+    if scores.numel() == 0:
+        return scores
+    kind, strides, plain = NO_MASK, (0, 0, 0), query
+    if mask is not None:
+        plain = mask.view(torch.uint8) if mask.dtype == torch.bool else mask
+        if mask.ndim == 2:
+            kind, strides = KEEP, (mask.stride(0), 0, 0)
+        else:
+            kind = BOOL if mask.dtype == torch.bool else ADD
+            strides = tuple(mask.stride(i) if mask.shape[i] > 1 else 0 for i in range(3))  # type: ignore[assignment]
+    grouped = heads // groups
+    block = 32 if INTERPRETING else 64
+    scores_kernel[(batch, groups, triton.cdiv(keys, block))](
+        query,
+        key,
+        query if index is None else index,
+        plain,
+        scores,
+        heads,
+        keys,
+        queries,
+        width,
+        scale,
+        1.0 if softcap is None else softcap,
+        0 if window is None else window,
+        *query.stride()[:3],
+        *key.stride()[:3],
+        *strides,
+        HAS_INDEX=index is not None,
+        HAS_SOFTCAP=softcap is not None,
+        HAS_WINDOW=window is not None,
+        MASK=kind,
+        G=max(16, triton.next_power_of_2(grouped)),
+        GROUPED=grouped,
+        N=block,
+        D=max(16, triton.next_power_of_2(width)),
+    )
+    softmax_kernel[(batch * heads,)](
+        scores,
+        scores if sinks is None else sinks,
+        heads,
+        keys,
+        HAS_SINKS=sinks is not None,
+        N=128 if INTERPRETING else 1024,
+    )
+    return scores
