@@ -437,7 +437,8 @@ def resample_weights(n: int, resamples: int, seed: int, groups: np.ndarray | Non
     done = 0
     while done < resamples:
         rows = min(block, resamples - done)
-        counts = rng.multinomial(units, np.full(units, 1.0 / units), size=rows).astype(np.float64)
+        drawn = rng.integers(0, units, size=(rows, units)) + units * np.arange(rows)[:, None]
+        counts = np.bincount(drawn.ravel(), minlength=rows * units).reshape(rows, units).astype(np.float64)
         yield counts if codes is None else counts[:, codes]
         done += rows
 
