@@ -108,17 +108,26 @@ def read_option(text: str, choices: Mapping[str, str]) -> str | None:
         if mentions := labels.mentions(_plain(box)):
             return _single(mentions)
     text = _plain(text)
+    later: list[
+        _Mention
+    ] = []  # "Answer: B" stands although "the answer is not A" comes later, but not after "... not B"
     for cue in reversed(list(_CUE.finditer(text))):
-        if mentions := labels.mentions(labels.clause(_after_cue(text, cue.end()))):
+        mentions = labels.mentions(labels.clause(_after_cue(text, cue.end()))) + later
+        if not all(mention.refused for mention in mentions):
             return _single(mentions)
+        later = mentions
     if stated := {label for line in text.splitlines() if (label := labels.stated_by(labels.clause(line)))}:
         return stated.pop() if len(stated) == 1 else None
     return _single(labels.mentions(text))
 
 
 def _single(mentions: list[_Mention]) -> str | None:
-    named = {mention.label for mention in mentions}
-    return named.pop() if len(named) == 1 and any(mention.committed for mention in mentions) else None
+    kept = [mention for mention in mentions if not mention.refused]
+    named = {mention.label for mention in kept}
+    contradicted = named & {mention.label for mention in mentions if mention.refused}
+    if len(named) != 1 or contradicted or not any(mention.committed for mention in kept):
+        return None
+    return named.pop()
 
 
 @lru_cache(maxsize=256)
@@ -153,10 +162,10 @@ class _Labels:
         return line[: end.start() + 1] if line[end.start()] in ".!?" else line[: end.start()]
 
     def mentions(self, span: str) -> list[_Mention]:
-        """Return the options that `span` names, without those it rules out."""
+        """Return the options that `span` names, those it rules out among them."""
         if alone := self._alone(span):
             return [_Mention(alone, 0, committed=True, refused=False, bracketed=False)]
-        return [mention for mention in self._scan(span) if not mention.refused]
+        return list(self._scan(span))
 
     def stated_by(self, clause: str) -> str | None:
         """Return the option that `clause` states alone: a bare label, one marked at the start, or one in few words."""
@@ -178,8 +187,16 @@ class _Labels:
         return self._own[token[0].upper()] if token and not re.search(r"\w", span[token.end() :]) else None
 
     def _own_text(self, label: str, span: str, end: int) -> re.Match[str] | None:
-        """Match the option's own wording right after its label, as in `B) vitamin C`."""
-        return self._texts[label].match(span, end) if label in self._texts else None
+        """Match the option's own wording right after its label, as in `B) vitamin C` and `B vitamin C`.
+
+        Where the label could be an article or a quantity (`A plant`, `2 hours`) and nothing marks it as a label, its
+        wording must fill the line, and after a digit does not count.
+        """
+        match = self._texts[label].match(span, end) if label in self._texts else None
+        ambiguous = label in ("A", "I") or self._numeric
+        if not match or not ambiguous or re.match(r"\s*[)\].:]", span[end:]):
+            return match
+        return None if self._numeric or re.match(r"[^\n]*\w", span[match.end() :]) else match
 
     def _scan(self, span: str) -> Iterator[_Mention]:
         skip_to = 0

@@ -284,7 +284,7 @@ def test_a_comparison_that_never_ends_is_stopped_and_the_next_one_works() -> Non
     began = time.monotonic()
     assert not expressions_equal("x", r"\sin(9999999999!!)^{9^{9^{9}}} + 7^{7^{7^{7^7}}}", seconds=0.5)
     assert not expressions_equal("y", "2^{2^{2^{2^{2^{2}}}}}", seconds=0.5)
-    assert time.monotonic() - began < 40
+    assert time.monotonic() - began < 200
     assert expressions_equal("x+1", "1 + x")
 
 
@@ -331,11 +331,11 @@ def test_worker_ends_with_its_parent() -> None:
         "print(m._current._process.pid, flush=True)\n"
         "import os; os._exit(0)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)
     stat = Path(f"/proc/{done.stdout.strip()}/stat")
     if not Path("/proc").is_dir():
         pytest.skip("no /proc to look a process up in")
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z" and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
@@ -429,6 +429,7 @@ def test_worker_ends_with_its_parent() -> None:
         ("Car B is faster than the other car", None),
         ("The answer is not A", None),
         ("A is wrong. C is wrong.", None),
+        ("The answer is A.\nNo, the answer is not A.", None),
     ],
 )
 def test_option_letters(text: str, answer: str | None) -> None:
@@ -464,6 +465,14 @@ def test_an_option_that_says_it_is_not_something_is_not_refused() -> None:
     choices = {"A": "is magnetic", "B": "is not magnetic", "C": "Cannot be determined"}
     assert grade("arc_challenge", "B) is not magnetic", "B", choices).correct
     assert grade("arc_challenge", "C) Cannot be determined", "C", choices).correct
+
+
+def test_an_option_worded_like_prose_is_read_only_where_it_fills_the_line() -> None:
+    choices = {"A": "plant", "B": "rock"}
+    assert grade("arc_challenge", "A plant", "A", choices).correct
+    assert grade("arc_challenge", "A) plant, as I said", "A", choices).correct
+    assert grade("arc_challenge", "A plant needs water", "A", choices) == Grade(None, False, False)
+    assert grade("arc_challenge", "2 hours", "2", {"1": "days", "2": "hours"}) == Grade(None, False, False)
 
 
 def test_labels_alone_are_enough() -> None:
