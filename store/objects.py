@@ -12,6 +12,7 @@ import contextlib
 import errno
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 from ..errors import RequestError, StoreError
@@ -35,6 +36,8 @@ class ObjectFiles:
     """
 
     immediate = False
+    RETRY_SECONDS = 60.0
+    """Time over which a request that fails is tried again."""
 
     def __init__(self, path: str) -> None:
         if not path.startswith("s3://"):
@@ -47,7 +50,8 @@ class ObjectFiles:
         self.path = path.rstrip("/")
         self._api = obstore
         with self._errors(), self._refused():
-            self._store = S3Store.from_url(self.path)
+            retry = {"retry_timeout": timedelta(seconds=self.RETRY_SECONDS)}
+            self._store = S3Store.from_url(self.path, retry_config=retry)
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:

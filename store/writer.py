@@ -294,7 +294,8 @@ class Writer:
                     blobs=sorted(blobs or {}),
                 )
                 beaten = self._files.size(commit_name(index)) is not None
-                if not beaten and any(self._files.size(file.staged) != file.size for file in records.values()):
+                checked = records.values() if self._files.immediate and not beaten else ()
+                if any(self._files.size(file.staged) != file.size for file in checked):
                     raise StoreError(
                         f"Shard {index} of {self.path} was not written: its unfinished files were removed."
                     )

@@ -118,6 +118,38 @@ def test_a_zombie_that_wakes_before_its_commit_finds_itself_beaten(path, monkeyp
     check(path, 1)
 
 
+def test_two_commits_at_the_same_instant_leave_one(path, monkeypatch):
+    """Beaten between the last look and the commit."""
+    late = opened(path)
+    original = late._files.create
+
+    def pause(name, data, durable=True):
+        if name.startswith("_commits"):
+            with opened(path) as other:
+                assert other.write(0, arrays={"x": values(0)})
+        return original(name, data, durable)
+
+    monkeypatch.setattr(late._files, "create", pause)
+    assert late.write(0, arrays={"x": values(0, salt=1)}) is False
+    late.close()
+    check(path, 1)
+    assert not list((path / "_staging").iterdir())
+
+
+def test_a_sweep_leaves_the_files_of_a_live_writer(path, monkeypatch):
+    with opened(path) as writer:
+        original = writer._files.settle
+
+        def pause():
+            original()
+            opened(path).close()
+            store.repair(path)
+
+        monkeypatch.setattr(writer._files, "settle", pause)
+        assert writer.write(0, arrays={"x": values(0)}) is True
+    check(path, 1)
+
+
 def test_a_zombie_whose_files_were_swept_commits_nothing(path, monkeypatch):
     zombie = opened(path)
     original = zombie._files.settle
