@@ -60,7 +60,16 @@ def build_parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="precollapse", description="What a language model already knows before its first token.")
     parser.add_argument("--version", action="version", version=f"precollapse {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for add in (_run_command, _report_command, _info_command, _verify_command, _repair_command):
+    for add in (
+        _run_command,
+        _report_command,
+        _trajectories_command,
+        _info_command,
+        _verify_command,
+        _repair_command,
+        _export_command,
+        _import_command,
+    ):
         add(commands)
     return parser
 
@@ -116,19 +125,11 @@ def study_config(a: argparse.Namespace) -> Any:
     """The StudyConfig that the arguments describe."""
     from .studies import StudyConfig
 
-    items: dict[str, str] = {}
-    for entry in a.items:
-        name, equals, path = entry.partition("=")
-        if not equals or not name or not path:
-            raise RequestError(f"--items {entry!r} is not NAME=FILE; write for example --items gsm8k=rows.jsonl")
-        if name in items:
-            raise RequestError(f"--items names {name!r} twice; give one file per benchmark")
-        items[name] = path
     return StudyConfig(
         out=a.out,
         model=a.model,
         benchmarks=_names(a.benchmark),
-        items=items,
+        items=_files(a.items, "--items"),
         n=a.n,
         seed=a.seed,
         regimes=_names(a.regimes),
@@ -166,7 +167,7 @@ def _run(a: argparse.Namespace) -> int:
     return 1 if run.failed_cells or not run.progress.complete else 0
 
 
-# --- report, info, verify -----------------------------------------------------------------------------------------------
+# --- report ------------------------------------------------------------------------------------------------------------
 
 
 def _report_command(commands: Any) -> None:
@@ -182,6 +183,11 @@ def _report(a: argparse.Namespace) -> int:
     from .store import open_run
 
     runs = [open_run(path) for path in a.runs]
+    kinds = {run.manifest.get("kind", "study") for run in runs}
+    if kinds == {"trajectories"}:
+        return _trajectory_report(a, runs)
+    if len(kinds) > 1:
+        raise RequestError(f"the runs are of different kinds ({', '.join(sorted(kinds))}); report studies and trajectories apart")
     made = report.write_report(runs, Path(a.out) if a.out else None, seed=a.seed, progress=None if a.quiet else _progress("report"))
     if a.json:
         print(made.to_json())
@@ -190,6 +196,110 @@ def _report(a: argparse.Namespace) -> int:
         if a.out:
             print(f"\nwritten: {Path(a.out) / 'report.html'}, report.md, report.csv and figures")
     return 0
+
+
+def _trajectory_report(a: argparse.Namespace, runs: list[Any]) -> int:
+    from .analysis.trajectory_report import trajectory_report
+
+    others = {Path(path).stem: run for path, run in zip(a.runs[1:], runs[1:], strict=True)}
+    made = trajectory_report(runs[0], a.out, seed=a.seed, others=others or None)
+    if a.json:
+        _print_json(made.values)
+    else:
+        print(made.markdown)
+        if a.out:
+            print(f"\nwritten: {', '.join(str(path) for path in made.files)}")
+    return 0
+
+
+# --- trajectories -------------------------------------------------------------------------------------------------------
+
+
+def _trajectories_command(commands: Any) -> None:
+    p = _command(commands, "trajectories", _trajectories, "entropy along chains of reasoning: sampled continuations, or forced answers, at every step")
+    p.add_argument("--out", required=True, metavar="RUN.zarr", help="the run to create, or to go on with")
+    p.add_argument("--model", default="smollm2-135m-instruct", help="Hub id, folder, .gguf file, or smollm2-135m-instruct (default)")
+    p.add_argument("--benchmark", default="builtin", metavar="NAMES", help="comma list, as for run (default: builtin)")
+    p.add_argument("--items", action="append", default=[], metavar="NAME=FILE", help="rows of a benchmark from a JSON Lines file; may be repeated")
+    p.add_argument("--chains", action="append", default=[], metavar="NAME=FILE", help="chains to follow instead of generating them: JSON Lines with id and chain, or cot-proxy-tasks-7.tar.gz")
+    p.add_argument("--n", type=int, help="items per benchmark, a seeded sample (default: all)")
+    p.add_argument("--seed", type=int, default=0, help="seed of everything random (default: 0)")
+    p.add_argument("--forced", action="store_true", help="force an answer at every boundary of the chain, in one pass, instead of sampling")
+    p.add_argument("--both", action="store_true", help="sampled and forced")
+    p.add_argument("--rule", help="where a chain is cut: blank-line, marker, newline, sentence or window-40 (default: blank-line; forced: sentence)")
+    p.add_argument("--cap", help="most units per chain, or none (default: 8; forced: none)")
+    p.add_argument("--m", type=int, default=5, help="continuations per prefix (default: 5)")
+    p.add_argument("--temperature", type=float, default=0.7, help="of the continuations (default: 0.7)")
+    p.add_argument("--continuation-tokens", type=int, default=150, help="token budget of a continuation (default: 150)")
+    p.add_argument("--chain-temperature", type=float, default=0.7, help="of the reference chain; 0 is greedy (default: 0.7)")
+    p.add_argument("--chain-tokens", type=int, default=600, help="token budget of the reference chain (default: 600)")
+    p.add_argument("--anchor", action="append", metavar="TEXT", help="text that forces the answer; further ones measure how much the wording matters")
+    p.add_argument("--options", metavar="A,B,...", help="options of the forced answers (default: each item's own labels)")
+    p.add_argument("--end-tag", help="the model's end-of-thinking tag, put beside the anchor")
+    p.add_argument("--tag-side", default="before", choices=("before", "after"), help="where the tag stands (default: before the anchor)")
+    p.add_argument("--compare-rules", default="", metavar="RULES", help="further rules, to measure how much the cutting matters")
+    p.add_argument("--residual", action="store_true", help="keep the residual stream at every forced boundary")
+    p.add_argument("--epsilon", type=float, default=0.01, help="of the monotone flag, in nats (default: 0.01)")
+    p.add_argument("--preregistration", metavar="FILE.yaml", help="hypotheses, criteria and exclusions, hashed into the run before generation starts")
+    p.add_argument("--dtype", default="auto", help="auto, float32, bfloat16, float16 or float64")
+    p.add_argument("--device", help="torch device (default: the first GPU, else the CPU)")
+    p.add_argument("--revision", help="Hub revision of the model")
+    p.add_argument("--shard-size", type=int, default=4, help="items per shard, the unit of commit and of resuming (default: 4)")
+    p.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def _trajectories(a: argparse.Namespace) -> int:
+    _quiet_libraries()
+    from .analysis.overview import as_text, overview
+    from .studies import TrajectoryConfig, run_trajectories
+
+    measures = ("sampled", "forced") if a.both else (("forced",) if a.forced else ("sampled",))
+    given: dict[str, Any] = {}
+    for prefix, wanted in (("", "sampled" in measures), ("forced_", "forced" in measures)):
+        if wanted and a.rule is not None:
+            given[f"{prefix}rule"] = a.rule
+        if wanted and a.cap is not None:
+            given[f"{prefix}cap"] = None if a.cap == "none" else _whole(a.cap, "--cap")
+    if a.anchor:
+        given["anchors"] = tuple(a.anchor)
+    config = TrajectoryConfig(
+        out=a.out,
+        model=a.model,
+        benchmarks=_names(a.benchmark),
+        items=_files(a.items, "--items"),
+        chains=_files(a.chains, "--chains"),
+        n=a.n,
+        seed=a.seed,
+        measures=measures,
+        m=a.m,
+        temperature=a.temperature,
+        continuation_tokens=a.continuation_tokens,
+        chain_temperature=a.chain_temperature,
+        chain_tokens=a.chain_tokens,
+        options=_names(a.options) if a.options else None,
+        end_tag=a.end_tag,
+        tag_side=a.tag_side,
+        compare_rules=_names(a.compare_rules),
+        residual=a.residual,
+        epsilon=a.epsilon,
+        preregistration=a.preregistration,
+        dtype=a.dtype,
+        device=a.device,
+        revision=a.revision,
+        shard_size=a.shard_size,
+        **given,
+    )
+    run = run_trajectories(config, progress=not a.quiet)
+    table = overview(run)[["benchmark", "states", "planned", "note"]].rename(columns={"states": "chains"})
+    if a.json:
+        _print_json({"run": str(a.out), "cells": json.loads(table.to_json(orient="records")), "complete": run.progress.complete})
+    else:
+        print(as_text(table))
+        print(f"\nNext: precollapse report {a.out} --out {Path(a.out).stem}-report")
+    return 1 if run.failed_cells or not run.progress.complete else 0
+
+
+# --- info, verify, repair, export, import -------------------------------------------------------------------------------
 
 
 def _info_command(commands: Any) -> None:
@@ -263,11 +373,68 @@ def _repair(a: argparse.Namespace) -> int:
     return 0
 
 
+def _export_command(commands: Any) -> None:
+    p = _command(commands, "export", _export, "copy the committed states of a run into files of another format")
+    p.add_argument("run", metavar="RUN.zarr")
+    formats = p.add_mutually_exclusive_group(required=True)
+    for name in ("safetensors", "parquet", "npz"):
+        formats.add_argument(f"--{name}", dest="format", action="store_const", const=name)
+    p.add_argument("--out", metavar="DIR", help="a new folder (default: beside the run)")
+
+
+def _export(a: argparse.Namespace) -> int:
+    from .store import export
+
+    out = Path(a.out) if a.out else Path(a.run).with_suffix(f".{a.format}")
+    files = export(a.run, a.format, out)
+    if a.json:
+        _print_json({"files": [str(path) for path in files]})
+    else:
+        print(f"{out}: {len(files)} files, {sum(path.stat().st_size for path in files) / 1e6:.1f} MB")
+    return 0
+
+
+def _import_command(commands: Any) -> None:
+    p = _command(commands, "import", _import, "make a run of saved activations: a folder of safetensors files with ids")
+    p.add_argument("folder", metavar="DIR")
+    p.add_argument("--out", required=True, metavar="RUN.zarr")
+
+
+def _import(a: argparse.Namespace) -> int:
+    from .store import import_activations
+
+    run = import_activations(a.folder, a.out)
+    if a.json:
+        _print_json({"run": a.out, "states": len(run.states)})
+    else:
+        print(f"{a.out}: {len(run.states)} states")
+    return 0
+
+
 # --- shared -------------------------------------------------------------------------------------------------------------
 
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _files(entries: Sequence[str], flag: str) -> dict[str, str]:
+    files: dict[str, str] = {}
+    for entry in entries:
+        name, equals, path = entry.partition("=")
+        if not equals or not name or not path:
+            raise RequestError(f"{flag} {entry!r} is not NAME=FILE; write for example {flag} gsm8k=rows.jsonl")
+        if name in files:
+            raise RequestError(f"{flag} names {name!r} twice; give one file per benchmark")
+        files[name] = path
+    return files
+
+
+def _whole(text: str, flag: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise RequestError(f"{flag} {text!r} is not a whole number; give one, or none") from error
 
 
 def _caps(text: str | None) -> int | dict[str, int] | None:
