@@ -33,7 +33,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"precollapse: {error}", file=sys.stderr)
         return error.exit_status
     except KeyboardInterrupt:
-        print("precollapse: interrupted; what was committed is kept, and the same command goes on from there", file=sys.stderr)
+        print(
+            "precollapse: interrupted; what was committed is kept, and the same command goes on from there",
+            file=sys.stderr,
+        )
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -42,7 +45,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if os.environ.get("PRECOLLAPSE_DEBUG"):
             traceback.print_exc()
         text = " ".join(str(error).split())[:300]
-        print(f"precollapse: failed unexpectedly ({type(error).__name__}: {text}); set PRECOLLAPSE_DEBUG=1 for the details, and please report it", file=sys.stderr)
+        print(
+            f"precollapse: failed unexpectedly ({type(error).__name__}: {text}); set PRECOLLAPSE_DEBUG=1 for the details, and please report it",
+            file=sys.stderr,
+        )
         return 1
 
 
@@ -74,7 +80,9 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _command(commands: Any, name: str, handler: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+def _command(
+    commands: Any, name: str, handler: Callable[[argparse.Namespace], int], text: str
+) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
     parser.set_defaults(handler=handler)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -85,7 +93,9 @@ def _command(commands: Any, name: str, handler: Callable[[argparse.Namespace], i
 
 
 def _run_command(commands: Any) -> None:
-    p = _command(commands, "run", _run, "capture (and answer, and grade) benchmark items under prompting regimes, into a run")
+    p = _command(
+        commands, "run", _run, "capture (and answer, and grade) benchmark items under prompting regimes, into a run"
+    )
     p.add_argument("--out", required=True, metavar="RUN.zarr", help="the run to create, or to go on with")
     add_study_arguments(p)
     p.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -93,32 +103,90 @@ def _run_command(commands: Any) -> None:
 
 def add_study_arguments(p: argparse.ArgumentParser) -> None:
     """The arguments that describe a study: model, items, regimes and what is kept."""
-    p.add_argument("--model", default="smollm2-135m-instruct", help="Hub id, folder, .gguf file, or smollm2-135m-instruct (default)")
-    p.add_argument("--benchmark", default="builtin,builtin_choice", metavar="NAMES", help="comma list of gsm8k, math500, arc_challenge, aqua_rat, builtin, builtin_choice, or names of your own (default: builtin,builtin_choice)")
-    p.add_argument("--items", action="append", default=[], metavar="NAME=FILE", help="rows of a benchmark from a JSON Lines file; may be repeated")
+    p.add_argument(
+        "--model",
+        default="smollm2-135m-instruct",
+        help="Hub id, folder, .gguf file, or smollm2-135m-instruct (default)",
+    )
+    p.add_argument(
+        "--benchmark",
+        default="builtin,builtin_choice",
+        metavar="NAMES",
+        help="comma list of gsm8k, math500, arc_challenge, aqua_rat, builtin, builtin_choice, or names of your own (default: builtin,builtin_choice)",
+    )
+    p.add_argument(
+        "--items",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="rows of a benchmark from a JSON Lines file; may be repeated",
+    )
     p.add_argument("--n", type=int, help="items per benchmark, a seeded sample (default: all)")
     p.add_argument("--seed", type=int, default=0, help="seed of the sample (default: 0)")
-    p.add_argument("--regimes", default="baseline,cot,babble", metavar="NAMES", help="comma list of baseline, cot, babble, cot-open, babble-open, or names from --regimes-file")
+    p.add_argument(
+        "--regimes",
+        default="baseline,cot,babble",
+        metavar="NAMES",
+        help="comma list of baseline, cot, babble, cot-open, babble-open, or names from --regimes-file",
+    )
     p.add_argument("--regimes-file", metavar="FILE.yaml", help="regimes of your own")
-    p.add_argument("--template", default="auto", choices=("auto", "chat", "raw"), help="put the text into the model's chat template, or leave it as it is (default: auto)")
-    p.add_argument("--sites", default="resid_post", metavar="NAMES", help="comma list of resid_pre, resid_mid, resid_post, attn_out, mlp_out, z, final_norm; or none (default: resid_post)")
-    p.add_argument("--layers", default="all", help="all, last, numbers and ranges such as 0,5,10-12, or a fraction such as 0.5 (default: all)")
-    p.add_argument("--attention", default="none", choices=("none", "summary", "rows"), help="what to keep of the boundary's attention (default: none)")
+    p.add_argument(
+        "--template",
+        default="auto",
+        choices=("auto", "chat", "raw"),
+        help="put the text into the model's chat template, or leave it as it is (default: auto)",
+    )
+    p.add_argument(
+        "--sites",
+        default="resid_post",
+        metavar="NAMES",
+        help="comma list of resid_pre, resid_mid, resid_post, attn_out, mlp_out, z, final_norm; or none (default: resid_post)",
+    )
+    p.add_argument(
+        "--layers",
+        default="all",
+        help="all, last, numbers and ranges such as 0,5,10-12, or a fraction such as 0.5 (default: all)",
+    )
+    p.add_argument(
+        "--attention",
+        default="none",
+        choices=("none", "summary", "rows"),
+        help="what to keep of the boundary's attention (default: none)",
+    )
     p.add_argument("--top-k", type=int, default=10, help="most likely first tokens to keep (default: 10)")
-    p.add_argument("--moments", action="store_true", help="keep streaming mean and covariance of resid_post per cell and layer")
-    p.add_argument("--store-dtype", default="auto", choices=("auto", "float32", "float16", "bfloat16"), help="how site rows are stored (default: the model's dtype)")
+    p.add_argument(
+        "--moments", action="store_true", help="keep streaming mean and covariance of resid_post per cell and layer"
+    )
+    p.add_argument(
+        "--store-dtype",
+        default="auto",
+        choices=("auto", "float32", "float16", "bfloat16"),
+        help="how site rows are stored (default: the model's dtype)",
+    )
     p.add_argument("--no-generate", action="store_true", help="capture only")
-    p.add_argument("--max-new-tokens", metavar="N", help="cap on output tokens, a number or regime=N,... (default: 50 for baseline, 512 for the others)")
+    p.add_argument(
+        "--max-new-tokens",
+        metavar="N",
+        help="cap on output tokens, a number or regime=N,... (default: 50 for baseline, 512 for the others)",
+    )
     _add_model_arguments(p)
-    p.add_argument("--shard-size", type=int, help="states per shard, the unit of commit and of resuming (default: from the model's size)")
+    p.add_argument(
+        "--shard-size",
+        type=int,
+        help="states per shard, the unit of commit and of resuming (default: from the model's size)",
+    )
 
 
 def _add_model_arguments(p: argparse.ArgumentParser) -> None:
     p.add_argument("--backend", default="hf", help="hf, nnsight or transformer_lens (default: hf)")
-    p.add_argument("--dtype", default="auto", help="auto, float32, bfloat16, float16 or float64 (default: auto, float32 on a CPU)")
+    p.add_argument(
+        "--dtype", default="auto", help="auto, float32, bfloat16, float16 or float64 (default: auto, float32 on a CPU)"
+    )
     p.add_argument("--device", help="torch device, such as cuda:0 (default: the first GPU, else the CPU)")
     p.add_argument("--revision", help="Hub revision of the model")
-    p.add_argument("--batch-tokens", type=int, help="most padded tokens per batch (default: 2048 on a CPU, 16384 on a GPU)")
+    p.add_argument(
+        "--batch-tokens", type=int, help="most padded tokens per batch (default: 2048 on a CPU, 16384 on a GPU)"
+    )
 
 
 def study_config(a: argparse.Namespace) -> Any:
@@ -160,10 +228,14 @@ def _run(a: argparse.Namespace) -> int:
     run = run_study(study_config(a), progress=not a.quiet)
     table = overview(run)
     if a.json:
-        _print_json({"run": str(a.out), "cells": json.loads(table.to_json(orient="records")), "complete": run.progress.complete})
+        _print_json(
+            {"run": str(a.out), "cells": json.loads(table.to_json(orient="records")), "complete": run.progress.complete}
+        )
     else:
         print(as_text(table))
-        print(f"\n{a.out}: {run.progress.states} of {run.progress.states_total} states. Next: precollapse report {a.out} --out {Path(a.out).stem}-report")
+        print(
+            f"\n{a.out}: {run.progress.states} of {run.progress.states_total} states. Next: precollapse report {a.out} --out {Path(a.out).stem}-report"
+        )
     return 1 if run.failed_cells or not run.progress.complete else 0
 
 
@@ -171,7 +243,12 @@ def _run(a: argparse.Namespace) -> int:
 
 
 def _report_command(commands: Any) -> None:
-    p = _command(commands, "report", _report, "tables and figures of one or more runs, as Markdown, CSV and a self-contained HTML page")
+    p = _command(
+        commands,
+        "report",
+        _report,
+        "tables and figures of one or more runs, as Markdown, CSV and a self-contained HTML page",
+    )
     p.add_argument("runs", nargs="+", metavar="RUN.zarr")
     p.add_argument("--out", metavar="DIR", help="folder for report.md, report.csv, report.html and the figures")
     p.add_argument("--seed", type=int, default=0, help="seed of splits, resamples and shuffles (default: 0)")
@@ -187,8 +264,12 @@ def _report(a: argparse.Namespace) -> int:
     if kinds == {"trajectories"}:
         return _trajectory_report(a, runs)
     if len(kinds) > 1:
-        raise RequestError(f"the runs are of different kinds ({', '.join(sorted(kinds))}); report studies and trajectories apart")
-    made = report.write_report(runs, Path(a.out) if a.out else None, seed=a.seed, progress=None if a.quiet else _progress("report"))
+        raise RequestError(
+            f"the runs are of different kinds ({', '.join(sorted(kinds))}); report studies and trajectories apart"
+        )
+    made = report.write_report(
+        runs, Path(a.out) if a.out else None, seed=a.seed, progress=None if a.quiet else _progress("report")
+    )
     if a.json:
         print(made.to_json())
     else:
@@ -216,35 +297,85 @@ def _trajectory_report(a: argparse.Namespace, runs: list[Any]) -> int:
 
 
 def _trajectories_command(commands: Any) -> None:
-    p = _command(commands, "trajectories", _trajectories, "entropy along chains of reasoning: sampled continuations, or forced answers, at every step")
+    p = _command(
+        commands,
+        "trajectories",
+        _trajectories,
+        "entropy along chains of reasoning: sampled continuations, or forced answers, at every step",
+    )
     p.add_argument("--out", required=True, metavar="RUN.zarr", help="the run to create, or to go on with")
-    p.add_argument("--model", default="smollm2-135m-instruct", help="Hub id, folder, .gguf file, or smollm2-135m-instruct (default)")
+    p.add_argument(
+        "--model",
+        default="smollm2-135m-instruct",
+        help="Hub id, folder, .gguf file, or smollm2-135m-instruct (default)",
+    )
     p.add_argument("--benchmark", default="builtin", metavar="NAMES", help="comma list, as for run (default: builtin)")
-    p.add_argument("--items", action="append", default=[], metavar="NAME=FILE", help="rows of a benchmark from a JSON Lines file; may be repeated")
-    p.add_argument("--chains", action="append", default=[], metavar="NAME=FILE", help="chains to follow instead of generating them: JSON Lines with id and chain, or cot-proxy-tasks-7.tar.gz")
+    p.add_argument(
+        "--items",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="rows of a benchmark from a JSON Lines file; may be repeated",
+    )
+    p.add_argument(
+        "--chains",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="chains to follow instead of generating them: JSON Lines with id and chain, or cot-proxy-tasks-7.tar.gz",
+    )
     p.add_argument("--n", type=int, help="items per benchmark, a seeded sample (default: all)")
     p.add_argument("--seed", type=int, default=0, help="seed of everything random (default: 0)")
-    p.add_argument("--forced", action="store_true", help="force an answer at every boundary of the chain, in one pass, instead of sampling")
+    p.add_argument(
+        "--forced",
+        action="store_true",
+        help="force an answer at every boundary of the chain, in one pass, instead of sampling",
+    )
     p.add_argument("--both", action="store_true", help="sampled and forced")
-    p.add_argument("--rule", help="where a chain is cut: blank-line, marker, newline, sentence or window-40 (default: blank-line; forced: sentence)")
+    p.add_argument(
+        "--rule",
+        help="where a chain is cut: blank-line, marker, newline, sentence or window-40 (default: blank-line; forced: sentence)",
+    )
     p.add_argument("--cap", help="most units per chain, or none (default: 8; forced: none)")
     p.add_argument("--m", type=int, default=5, help="continuations per prefix (default: 5)")
     p.add_argument("--temperature", type=float, default=0.7, help="of the continuations (default: 0.7)")
     p.add_argument("--continuation-tokens", type=int, default=150, help="token budget of a continuation (default: 150)")
-    p.add_argument("--chain-temperature", type=float, default=0.7, help="of the reference chain; 0 is greedy (default: 0.7)")
+    p.add_argument(
+        "--chain-temperature", type=float, default=0.7, help="of the reference chain; 0 is greedy (default: 0.7)"
+    )
     p.add_argument("--chain-tokens", type=int, default=600, help="token budget of the reference chain (default: 600)")
-    p.add_argument("--anchor", action="append", metavar="TEXT", help="text that forces the answer; further ones measure how much the wording matters")
-    p.add_argument("--options", metavar="A,B,...", help="options of the forced answers (default: each item's own labels)")
+    p.add_argument(
+        "--anchor",
+        action="append",
+        metavar="TEXT",
+        help="text that forces the answer; further ones measure how much the wording matters",
+    )
+    p.add_argument(
+        "--options", metavar="A,B,...", help="options of the forced answers (default: each item's own labels)"
+    )
     p.add_argument("--end-tag", help="the model's end-of-thinking tag, put beside the anchor")
-    p.add_argument("--tag-side", default="before", choices=("before", "after"), help="where the tag stands (default: before the anchor)")
-    p.add_argument("--compare-rules", default="", metavar="RULES", help="further rules, to measure how much the cutting matters")
+    p.add_argument(
+        "--tag-side",
+        default="before",
+        choices=("before", "after"),
+        help="where the tag stands (default: before the anchor)",
+    )
+    p.add_argument(
+        "--compare-rules", default="", metavar="RULES", help="further rules, to measure how much the cutting matters"
+    )
     p.add_argument("--residual", action="store_true", help="keep the residual stream at every forced boundary")
     p.add_argument("--epsilon", type=float, default=0.01, help="of the monotone flag, in nats (default: 0.01)")
-    p.add_argument("--preregistration", metavar="FILE.yaml", help="hypotheses, criteria and exclusions, hashed into the run before generation starts")
+    p.add_argument(
+        "--preregistration",
+        metavar="FILE.yaml",
+        help="hypotheses, criteria and exclusions, hashed into the run before generation starts",
+    )
     p.add_argument("--dtype", default="auto", help="auto, float32, bfloat16, float16 or float64")
     p.add_argument("--device", help="torch device (default: the first GPU, else the CPU)")
     p.add_argument("--revision", help="Hub revision of the model")
-    p.add_argument("--shard-size", type=int, default=4, help="items per shard, the unit of commit and of resuming (default: 4)")
+    p.add_argument(
+        "--shard-size", type=int, default=4, help="items per shard, the unit of commit and of resuming (default: 4)"
+    )
     p.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
@@ -292,7 +423,9 @@ def _trajectories(a: argparse.Namespace) -> int:
     run = run_trajectories(config, progress=not a.quiet)
     table = overview(run)[["benchmark", "states", "planned", "note"]].rename(columns={"states": "chains"})
     if a.json:
-        _print_json({"run": str(a.out), "cells": json.loads(table.to_json(orient="records")), "complete": run.progress.complete})
+        _print_json(
+            {"run": str(a.out), "cells": json.loads(table.to_json(orient="records")), "complete": run.progress.complete}
+        )
     else:
         print(as_text(table))
         print(f"\nNext: precollapse report {a.out} --out {Path(a.out).stem}-report")
@@ -334,7 +467,9 @@ def _info(a: argparse.Namespace) -> int:
 
 
 def _verify_command(commands: Any) -> None:
-    p = _command(commands, "verify", _verify, "read every committed byte of a run again and compare it with its checksums")
+    p = _command(
+        commands, "verify", _verify, "read every committed byte of a run again and compare it with its checksums"
+    )
     p.add_argument("run", metavar="RUN.zarr")
 
 
@@ -348,15 +483,25 @@ def _verify(a: argparse.Namespace) -> int:
     for fault in faults:
         print(fault)
     if faults:
-        print(f"{a.run}: {len(faults)} faults; `precollapse repair {a.run}` has the damaged shards made again by the next run", file=sys.stderr)
+        print(
+            f"{a.run}: {len(faults)} faults; `precollapse repair {a.run}` has the damaged shards made again by the next run",
+            file=sys.stderr,
+        )
         return 1
     progress = open_run(a.run).progress
-    print(f"{a.run}: sound; {progress.shards} of {progress.shards_total} shards and {progress.states} states are committed")
+    print(
+        f"{a.run}: sound; {progress.shards} of {progress.shards_total} shards and {progress.states} states are committed"
+    )
     return 0
 
 
 def _repair_command(commands: Any) -> None:
-    p = _command(commands, "repair", _repair, "take damaged shards of a run back, so that the next run makes them again, and sweep leftovers")
+    p = _command(
+        commands,
+        "repair",
+        _repair,
+        "take damaged shards of a run back, so that the next run makes them again, and sweep leftovers",
+    )
     p.add_argument("run", metavar="RUN.zarr")
 
 
@@ -446,14 +591,22 @@ def _caps(text: str | None) -> int | dict[str, int] | None:
         pairs = [part.split("=") for part in _names(text)]
         return {name: int(value) for name, value in pairs}
     except ValueError as error:
-        raise RequestError(f"--max-new-tokens {text!r} is neither a number nor regime=number,...; write for example 160 or baseline=50,cot=160") from error
+        raise RequestError(
+            f"--max-new-tokens {text!r} is neither a number nor regime=number,...; write for example 160 or baseline=50,cot=160"
+        ) from error
 
 
 def _progress(label: str) -> Callable[[float, str], None]:
     """A progress callback that draws a bar: called with the share done and what is being done."""
     from tqdm import tqdm
 
-    bar = tqdm(total=100, desc=label, file=sys.stderr, bar_format="{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}", leave=False)
+    bar = tqdm(
+        total=100,
+        desc=label,
+        file=sys.stderr,
+        bar_format="{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}",
+        leave=False,
+    )
 
     def advance(share: float, doing: str) -> None:
         bar.n = min(100, 100 * share)

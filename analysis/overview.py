@@ -39,7 +39,14 @@ def overview(run: Any) -> pd.DataFrame:
         note = f"failed: {cell.failed}" if cell.failed else ("" if cell.states == cell.states_total else "not finished")
         means = {name: _mean(own, column) for name, column in _MEANS.items()}
         rows.append(
-            {"benchmark": cell.benchmark, "regime": cell.regime, "states": cell.states, "planned": cell.states_total, **means, "note": note}
+            {
+                "benchmark": cell.benchmark,
+                "regime": cell.regime,
+                "states": cell.states,
+                "planned": cell.states_total,
+                **means,
+                "note": note,
+            }
         )
     return pd.DataFrame(rows)
 

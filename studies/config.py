@@ -99,10 +99,14 @@ class StudyConfig:
             raise RequestError("a study needs at least one benchmark and one regime; give --benchmark and --regimes")
         for name in self.benchmarks:
             if name not in benchmarks.FORMATS and name not in self.items:
-                raise RequestError(f"benchmark {name!r} is unknown; choose from {', '.join(benchmarks.FORMATS)}, or give your own rows with --items {name}=FILE")
+                raise RequestError(
+                    f"benchmark {name!r} is unknown; choose from {', '.join(benchmarks.FORMATS)}, or give your own rows with --items {name}=FILE"
+                )
         for name in self.items:
             if name not in self.benchmarks:
-                raise RequestError(f"items were given for {name!r}, which is not among the benchmarks {', '.join(self.benchmarks)}; add it there or leave its file out")
+                raise RequestError(
+                    f"items were given for {name!r}, which is not among the benchmarks {', '.join(self.benchmarks)}; add it there or leave its file out"
+                )
         for name, allowed in (("template", TEMPLATES), ("attention", ATTENTION), ("store_dtype", STORE_DTYPES)):
             if getattr(self, name) not in allowed:
                 raise RequestError(f"{name} {getattr(self, name)!r} is unknown; choose from {', '.join(allowed)}")
@@ -117,11 +121,15 @@ class StudyConfig:
             prompts.get(name, known)
         for regime in self.regimes:
             if self.cap(regime, known) < 1:
-                raise RequestError(f"max_new_tokens of regime {regime!r} must be at least 1, found {self.cap(regime, known)}; to capture only, use --no-generate")
+                raise RequestError(
+                    f"max_new_tokens of regime {regime!r} must be at least 1, found {self.cap(regime, known)}; to capture only, use --no-generate"
+                )
         if isinstance(self.max_new_tokens, Mapping):
             for name in self.max_new_tokens:
                 if name not in self.regimes:
-                    raise RequestError(f"max_new_tokens names regime {name!r}, which is not among {', '.join(self.regimes)}")
+                    raise RequestError(
+                        f"max_new_tokens names regime {name!r}, which is not among {', '.join(self.regimes)}"
+                    )
 
     def regime_table(self) -> Mapping[str, prompts.Regime]:
         """The named regimes and the user's own."""

@@ -38,7 +38,7 @@ class Output:
 
     @property
     def finish_reason(self) -> str:
-        """"length" when truncated, else "stop"."""
+        """ "length" when truncated, else "stop"."""
         return "length" if self.truncated else "stop"
 
 

@@ -27,7 +27,9 @@ class StudyInterrupted(PrecollapseError):
     exit_status = 130
 
 
-def complete(writer: store.Writer, make: Callable[[store.Shard, tqdm[Any]], dict[str, Any]], *, unit: str, progress: bool) -> None:
+def complete(
+    writer: store.Writer, make: Callable[[store.Shard, tqdm[Any]], dict[str, Any]], *, unit: str, progress: bool
+) -> None:
     """Make and commit every shard that has no commit yet.
 
     Parameters
@@ -51,7 +53,15 @@ def complete(writer: store.Writer, make: Callable[[store.Shard, tqdm[Any]], dict
     failed: set[tuple[str, str]] = set()
     with (
         _stop_after_shard() as stopping,
-        tqdm(total=total, initial=total - _states_left(writer), unit=unit, disable=not progress, file=sys.stderr, dynamic_ncols=True, smoothing=0.1) as bar,
+        tqdm(
+            total=total,
+            initial=total - _states_left(writer),
+            unit=unit,
+            disable=not progress,
+            file=sys.stderr,
+            dynamic_ncols=True,
+            smoothing=0.1,
+        ) as bar,
     ):
         for index in writer.claimed():
             shard = writer.shard(index)
@@ -63,7 +73,9 @@ def complete(writer: store.Writer, make: Callable[[store.Shard, tqdm[Any]], dict
                     contents = make(shard, bar)
                 except (StoreError, KeyboardInterrupt):
                     raise
-                except Exception as error:  # whatever went wrong in one cell must not stop the others; it is kept with the run
+                except (
+                    Exception
+                ) as error:  # whatever went wrong in one cell must not stop the others; it is kept with the run
                     reason = str(error) if isinstance(error, PrecollapseError) else f"{type(error).__name__}: {error}"
                     failed.add(cell)
                     writer.fail_cell(*cell, reason)
@@ -73,7 +85,9 @@ def complete(writer: store.Writer, make: Callable[[store.Shard, tqdm[Any]], dict
             bar.update(before + len(shard.states) - bar.n)
             left = _states_left(writer) if stopping.is_set() else 0
             if left:
-                raise StudyInterrupted(f"stopped after a shard at {total - left} of {total} {unit}s; the same command goes on from there")
+                raise StudyInterrupted(
+                    f"stopped after a shard at {total - left} of {total} {unit}s; the same command goes on from there"
+                )
 
 
 def _states_left(writer: store.Writer) -> int:
@@ -93,7 +107,10 @@ def _stop_after_shard() -> Iterator[threading.Event]:
         if stopping.is_set():
             raise KeyboardInterrupt
         stopping.set()
-        print("\nstopping after this shard; press Ctrl-C again to stop at once (its states will be made again)", file=sys.stderr)
+        print(
+            "\nstopping after this shard; press Ctrl-C again to stop at once (its states will be made again)",
+            file=sys.stderr,
+        )
 
     signal.signal(signal.SIGINT, on_interrupt)
     try:

@@ -110,7 +110,9 @@ class Recipe:
         labels = {tuple(w.item.choices) for w in work if w.item.choices is not None}
         for own in sorted(labels):
             option_forms(extractor.tokenizer, own, "the items' options")
-        dtype = str(extractor.model.dtype).removeprefix("torch.") if config.store_dtype == "auto" else config.store_dtype
+        dtype = (
+            str(extractor.model.dtype).removeprefix("torch.") if config.store_dtype == "auto" else config.store_dtype
+        )
         return cls(
             config,
             extractor,
@@ -176,7 +178,12 @@ def make_shard(recipe: Recipe, members: list[tuple[Work, Rendered]], bar: Any = 
         moments = Moments(resid.shape[1], resid.shape[2])
         moments.update(resid)
         blobs["moments"] = moments.to_bytes()
-    return {"arrays": _arrays(recipe, states), "table": _table(recipe, members, states, outputs), "ragged": ragged, "blobs": blobs}
+    return {
+        "arrays": _arrays(recipe, states),
+        "table": _table(recipe, members, states, outputs),
+        "ragged": ragged,
+        "blobs": blobs,
+    }
 
 
 def _run(recipe: Recipe, members: list[tuple[Work, Rendered]], bar: Any) -> tuple[States, list[Output | None]]:
@@ -210,7 +217,9 @@ def _spans(w: Work) -> dict[str, tuple[int, int]]:
     return {name: span for name, span in w.prompt.spans.items() if name in SUMMARY_SPANS and span[1] > span[0]}
 
 
-def _table(recipe: Recipe, members: list[tuple[Work, Rendered]], states: States, outputs: list[Output | None]) -> dict[str, list[Any]]:
+def _table(
+    recipe: Recipe, members: list[tuple[Work, Rendered]], states: States, outputs: list[Output | None]
+) -> dict[str, list[Any]]:
     table: dict[str, list[Any]] = {name: [] for name in COLUMNS}
     for i, ((w, r), output) in enumerate(zip(members, outputs, strict=True)):
         item = w.item
@@ -262,7 +271,9 @@ def _arrays(recipe: Recipe, states: States) -> dict[str, np.ndarray]:
         out["option_logprobs"] = logprobs
     if states.attention_summary is not None:
         missing = np.full_like(states.attention_summary["entropy_bits"], np.nan)
-        out |= {f"attention_{name}": states.attention_summary.get(name, missing).astype(np.float32) for name in SUMMARIES}
+        out |= {
+            f"attention_{name}": states.attention_summary.get(name, missing).astype(np.float32) for name in SUMMARIES
+        }
     return out
 
 
@@ -272,5 +283,7 @@ def _stored(x: torch.Tensor, name: str, site: str) -> np.ndarray:
         return x.to(torch.bfloat16).view(torch.int16).numpy()
     cast = x.to(getattr(torch, name))
     if not bool(torch.isfinite(cast).all()):
-        raise RequestError(f"{site} holds values up to {float(x.abs().max()):.4g}, more than {name} can hold; use --store-dtype bfloat16 or float32")
+        raise RequestError(
+            f"{site} holds values up to {float(x.abs().max()):.4g}, more than {name} can hold; use --store-dtype bfloat16 or float32"
+        )
     return cast.numpy()

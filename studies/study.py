@@ -29,6 +29,7 @@ from .shards import COLUMNS, Recipe, Work, make_shard
 
 SHARD_STATES_WHEN_GENERATING = 32
 
+
 def run_study(config: StudyConfig, *, progress: bool = True, extractor: Extractor | None = None) -> store.Run:
     """Run a study, or continue it where its run was left.
 
@@ -112,7 +113,9 @@ def _shard_size(config: StudyConfig, arrays: Mapping[str, store.ArraySpec]) -> i
     return min(size, SHARD_STATES_WHEN_GENERATING) if config.generate else size
 
 
-def full_settings(config: StudyConfig, known: Mapping[str, prompts.Regime], work: list[Work], source: hook_models.ModelSource) -> dict[str, Any]:
+def full_settings(
+    config: StudyConfig, known: Mapping[str, prompts.Regime], work: list[Work], source: hook_models.ModelSource
+) -> dict[str, Any]:
     """Every setting that decides a number, with the identity of the model, the items and the templates."""
     asked = settings(config)
     cuda = torch.cuda.is_available()
@@ -127,7 +130,9 @@ def full_settings(config: StudyConfig, known: Mapping[str, prompts.Regime], work
         content = json.dumps([[i.id, i.question, i.answer, i.choices] for i in own.values()], ensure_ascii=False)
         asked["items"][benchmark] = {"count": len(own), "sha256": hashlib.sha256(content.encode()).hexdigest()[:16]}
     formats = sorted({w.item.format for w in work})
-    asked["templates"] = {r: {f: known[r].template_hash(f) for f in formats if _has(known[r], f)} for r in config.regimes}
+    asked["templates"] = {
+        r: {f: known[r].template_hash(f) for f in formats if _has(known[r], f)} for r in config.regimes
+    }
     return asked
 
 
@@ -150,7 +155,9 @@ def render_work(config: StudyConfig, work: list[Work], extractor: Extractor) -> 
         r = extractor.renderer.render(prompt, f"the prompt of {w.id}")
         cap = config.cap(w.regime) if config.generate else 0
         if limit is not None and len(r.token_ids) > limit:
-            raise RequestError(f"the prompt of {w.id} has {len(r.token_ids)} tokens, more than the model's context of {limit}; leave the item out or shorten it")
+            raise RequestError(
+                f"the prompt of {w.id} has {len(r.token_ids)} tokens, more than the model's context of {limit}; leave the item out or shorten it"
+            )
         if limit is not None and len(r.token_ids) + cap > limit:
             raise RequestError(
                 f"the prompt of {w.id} has {len(r.token_ids)} tokens, which with {cap} output tokens is more than the model's context of {limit}; lower --max-new-tokens"

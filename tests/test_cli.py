@@ -11,7 +11,17 @@ import pytest
 
 from precollapse.cli import main
 
-STUDY = ["--benchmark", "builtin,builtin_choice", "--n", "5", "--regimes", "baseline,cot", "--max-new-tokens", "5", "--quiet"]
+STUDY = [
+    "--benchmark",
+    "builtin,builtin_choice",
+    "--n",
+    "5",
+    "--regimes",
+    "baseline,cot",
+    "--max-new-tokens",
+    "5",
+    "--quiet",
+]
 
 
 @pytest.fixture(scope="module")
@@ -107,17 +117,51 @@ def test_malformed_items_name_file_and_line(tiny_folder, tmp_path, capsys):
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"question": "1 + 1?", "answer": "2"}\n{"question": "1 +\n')
     out = tmp_path / "x.zarr"
-    assert main(["run", "--model", str(tiny_folder), "--out", str(out), "--benchmark", "mine", "--items", f"mine={rows}", "--quiet"]) == 2
+    assert (
+        main(
+            [
+                "run",
+                "--model",
+                str(tiny_folder),
+                "--out",
+                str(out),
+                "--benchmark",
+                "mine",
+                "--items",
+                f"mine={rows}",
+                "--quiet",
+            ]
+        )
+        == 2
+    )
     error = capsys.readouterr().err
     assert "rows.jsonl" in error and "line 2" in error
     rows.write_text("")
-    assert main(["run", "--model", str(tiny_folder), "--out", str(out), "--benchmark", "mine", "--items", f"mine={rows}", "--quiet"]) == 2
+    assert (
+        main(
+            [
+                "run",
+                "--model",
+                str(tiny_folder),
+                "--out",
+                str(out),
+                "--benchmark",
+                "mine",
+                "--items",
+                f"mine={rows}",
+                "--quiet",
+            ]
+        )
+        == 2
+    )
 
 
 def test_a_disk_that_fills_up_fails_with_1_and_loses_nothing(tiny_folder, tmp_path, capsys):
     folder = tmp_path / "small"
     folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(folder)], capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(folder)], capture_output=True
+    ).returncode:
         pytest.skip("a small file system cannot be mounted here")
     try:
         out = folder / "run.zarr"
@@ -137,7 +181,11 @@ def test_a_disk_that_fills_up_fails_with_1_and_loses_nothing(tiny_folder, tmp_pa
 
 
 def test_the_module_runs_as_a_program():
-    done = subprocess.run([sys.executable, "-m", "precollapse", "--version"], capture_output=True, text=True, cwd=Path.home())
+    done = subprocess.run(
+        [sys.executable, "-m", "precollapse", "--version"], capture_output=True, text=True, cwd=Path.home()
+    )
     assert done.returncode == 0 and done.stdout.startswith("precollapse ")
-    done = subprocess.run([sys.executable, "-m", "precollapse", "info", "/nowhere"], capture_output=True, text=True, cwd=Path.home())
+    done = subprocess.run(
+        [sys.executable, "-m", "precollapse", "info", "/nowhere"], capture_output=True, text=True, cwd=Path.home()
+    )
     assert done.returncode == 2 and "Traceback" not in done.stderr and done.stdout == ""

@@ -42,7 +42,9 @@ def test_imports_point_downwards(room):
         assert not extra, f"{path.relative_to(ROOT)} imports {sorted(extra)}"
 
 
-@pytest.mark.parametrize("module", ["precollapse", "precollapse.analysis", "precollapse.store", "precollapse.analysis.probes"])
+@pytest.mark.parametrize(
+    "module", ["precollapse", "precollapse.analysis", "precollapse.store", "precollapse.analysis.probes"]
+)
 def test_light_imports_need_no_torch(module):
     code = f"import sys, {module}; print([m for m in ('torch', 'transformers') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="/", check=True)
@@ -79,7 +81,9 @@ def test_design_names_exist():
     for module, names in wanted.items():
         for name in names:
             assert callable(getattr(module, name)), f"{module.__name__}.{name}"
-    assert all(callable(f) for f in (Moments, attention_row, gather_rows, logits_stats, vocab_stats, Steering, steering_vector))
+    assert all(
+        callable(f) for f in (Moments, attention_row, gather_rows, logits_stats, vocab_stats, Steering, steering_vector)
+    )
 
 
 def test_every_module_says_what_it_is_for():

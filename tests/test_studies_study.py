@@ -95,7 +95,9 @@ def test_moments_equal_what_the_stored_states_give(run):
 
 
 def test_attention_summary_is_complete(run):
-    parts = [run.array(f"attention_{name}") for name in ("first_token", "instruction", "question", "choices", "cue", "rest")]
+    parts = [
+        run.array(f"attention_{name}") for name in ("first_token", "instruction", "question", "choices", "cue", "rest")
+    ]
     total = np.nansum(parts, axis=0)
     assert total.shape == (16, 3, 4)
     # the first token lies in no span of the user's text, since the template's own head comes before it
@@ -103,20 +105,35 @@ def test_attention_summary_is_complete(run):
 
 
 def test_the_same_study_again_does_nothing_and_another_is_refused(run, tiny_folder, monkeypatch):
-    monkeypatch.setattr(pc.Extractor, "from_pretrained", lambda *a, **k: pytest.fail("the model was loaded for a finished run"))
+    monkeypatch.setattr(
+        pc.Extractor, "from_pretrained", lambda *a, **k: pytest.fail("the model was loaded for a finished run")
+    )
     config = StudyConfig(out=run.path, model=str(tiny_folder), attention="summary", moments=True, **SMALL)
     assert run_study(config, progress=False).progress.complete
-    other = StudyConfig(out=run.path, model=str(tiny_folder), attention="summary", moments=True, **{**SMALL, "max_new_tokens": 7})
+    other = StudyConfig(
+        out=run.path, model=str(tiny_folder), attention="summary", moments=True, **{**SMALL, "max_new_tokens": 7}
+    )
     with pytest.raises(store.ConfigMismatch, match="max_new_tokens"):
         run_study(other, progress=False)
 
 
 def test_capture_only_leaves_outcomes_missing(tiny_folder, extractor, tmp_path):
-    config = StudyConfig(out=tmp_path / "c.zarr", model=str(tiny_folder), generate=False, sites=("resid_mid", "final_norm", "z"), layers="0,-1", **{k: v for k, v in SMALL.items() if k != "max_new_tokens"})
+    config = StudyConfig(
+        out=tmp_path / "c.zarr",
+        model=str(tiny_folder),
+        generate=False,
+        sites=("resid_mid", "final_norm", "z"),
+        layers="0,-1",
+        **{k: v for k, v in SMALL.items() if k != "max_new_tokens"},
+    )
     run = run_study(config, progress=False, extractor=extractor)
     for column in ("text", "answer", "correct", "compliant", "output_tokens", "truncated"):
         assert run.states[column].isna().all(), column
-    assert run.sites["resid_mid"] == (0, 2) and run.array("z").shape == (16, 2, 4, 8) and run.array("final_norm").shape == (16, 32)
+    assert (
+        run.sites["resid_mid"] == (0, 2)
+        and run.array("z").shape == (16, 2, 4, 8)
+        and run.array("final_norm").shape == (16, 32)
+    )
 
 
 def test_one_failing_cell_does_not_stop_the_others(tiny_folder, extractor, tmp_path, monkeypatch):
@@ -130,7 +147,9 @@ def test_one_failing_cell_does_not_stop_the_others(tiny_folder, extractor, tmp_p
 
     monkeypatch.setattr(study_module, "make_shard", breaks)
     run = run_study(config, progress=False, extractor=extractor)
-    assert {key: "out of memory, say" in reason for key, reason in run.failed_cells.items()} == {("builtin", "cot"): True}
+    assert {key: "out of memory, say" in reason for key, reason in run.failed_cells.items()} == {
+        ("builtin", "cot"): True
+    }
     assert len(run.states) == 12
     monkeypatch.setattr(study_module, "make_shard", whole)
     mended = run_study(config, progress=False, extractor=extractor)
@@ -152,7 +171,11 @@ def _in_a_child(config: StudyConfig, extractor) -> int:
 def test_killed_five_times_equals_uninterrupted(tiny_folder, extractor, tmp_path):
     def config(name: str) -> StudyConfig:
         return StudyConfig(
-            out=tmp_path / name, model=str(tiny_folder), shard_size=2, moments=True, **{**SMALL, "n": 8, "max_new_tokens": 24}
+            out=tmp_path / name,
+            model=str(tiny_folder),
+            shard_size=2,
+            moments=True,
+            **{**SMALL, "n": 8, "max_new_tokens": 24},
         )
 
     assert os.waitpid(_in_a_child(config("whole.zarr"), extractor), 0)[1] == 0
@@ -222,7 +245,12 @@ def test_bad_requests_are_refused_before_any_work(tiny_folder, tmp_path):
 
 def test_prompts_over_the_context_are_refused_by_id(tiny_folder, tmp_path):
     rows = tmp_path / "rows.jsonl"
-    rows.write_text(json.dumps({"id": "short", "question": "1 + 1?", "answer": "2"}) + "\n" + json.dumps({"id": "long", "question": "x" * 1100, "answer": "2"}) + "\n")
+    rows.write_text(
+        json.dumps({"id": "short", "question": "1 + 1?", "answer": "2"})
+        + "\n"
+        + json.dumps({"id": "long", "question": "x" * 1100, "answer": "2"})
+        + "\n"
+    )
     base = {"out": tmp_path / "x.zarr", "model": str(tiny_folder), "benchmarks": ("mine",), "items": {"mine": rows}}
     _refused("mine/long/baseline has 1[0-9]+ tokens, more than the model's context of 1024", **base)
     rows.write_text(json.dumps({"id": "short", "question": "x" * 700, "answer": "2"}) + "\n")
