@@ -22,6 +22,7 @@ from .probes import Target
 from .rowspace import Layers
 from .splits import Split
 from .statistics import Interval
+from .threads import single_threaded
 
 
 @dataclass(frozen=True)
@@ -126,11 +127,12 @@ def _fit(yes: np.ndarray, no: np.ndarray, restarts: int, seed: int) -> tuple[np.
     rng = np.random.default_rng(seed)
     spread = float(np.sqrt((yes**2).sum(axis=1).mean())) or 1.0
     best, lowest = np.zeros(yes.shape[1] + 1), np.inf
-    for _ in range(restarts):
-        start = np.append(rng.standard_normal(yes.shape[1]) / spread, 0.0)
-        found = minimize(_loss, start, (yes, no), jac=True, method="L-BFGS-B", options={"maxiter": 500})
-        if found.fun < lowest:
-            best, lowest = found.x, float(found.fun)
+    with single_threaded():
+        for _ in range(restarts):
+            start = np.append(rng.standard_normal(yes.shape[1]) / spread, 0.0)
+            found = minimize(_loss, start, (yes, no), jac=True, method="L-BFGS-B", options={"maxiter": 500})
+            if found.fun < lowest:
+                best, lowest = found.x, float(found.fun)
     return best, lowest
 
 

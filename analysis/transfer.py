@@ -105,7 +105,8 @@ def transfer_matrix(
     groups = np.repeat(np.array(names, dtype=object), [a.shape[0] for a in arrays])
     labels = [v for name in names for v in y_by_regime[name]]
     target = Target.of(labels, stacked_items, source, classes=None)
-    chosen = split if split is not None else splits.split_items(target.items, target.labels, seed=seed)
+    kinds = [f"{g}:{v}" for g, v in zip(groups[target.rows], target.labels, strict=True)]
+    chosen = split if split is not None else splits.split_items(target.items, kinds, seed=seed)
     parts = parts_by_group(target, groups, chosen)
     usable = [name for name in names if parts[name].train.size]
     found = rowspace.summed(source, [Request(target.rows, target.rows[parts[name].train]) for name in usable])
