@@ -6,6 +6,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
+
 from precollapse.analysis import dimension, splits
 from precollapse.errors import RequestError
 
@@ -43,7 +44,7 @@ def test_isotropic_plug_in_is_biased_as_theory_says_and_unbiased_is_not():
 
 
 def test_unbiased_traces_equal_their_u_statistics():
-    """Averages over ordered quadruples of distinct rows: ((xi - xj).(xk - xl))^2 / 4 and |xi - xj|^2 |xk - xl|^2 / 4."""
+    """Over ordered quadruples of distinct rows: ((xi - xj).(xk - xl))^2 / 4 and |xi - xj|^2 |xk - xl|^2 / 4."""
     x = np.random.default_rng(2).exponential(size=(7, 3))
     top = bottom = 0.0
     for i, j, k, m in permutations(range(7), 4):

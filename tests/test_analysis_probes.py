@@ -7,13 +7,14 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-from precollapse.analysis import logistic, probes, rowspace, splits, statistics
-from precollapse.errors import RequestError
 from scipy import stats
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.preprocessing import StandardScaler
+
+from precollapse.analysis import logistic, probes, rowspace, splits, statistics
+from precollapse.errors import RequestError
 
 
 def _states(n=200, layers=4, d=64, effect=0.8, seed=0, dtype="float32"):

@@ -7,13 +7,14 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from precollapse.analysis import statistics
-from precollapse.errors import RequestError
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 from statsmodels.stats.contingency_tables import mcnemar as peer_mcnemar
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import confint_proportions_2indep, proportion_confint
+
+from precollapse.analysis import statistics
+from precollapse.errors import RequestError
 
 
 @pytest.mark.parametrize(("k", "n"), [(0, 5), (5, 5), (8, 10), (198, 426), (1, 1)])
