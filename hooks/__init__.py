@@ -7,5 +7,6 @@ from __future__ import annotations
 
 from .extractor import CapturedBatch, Extractor, join
 from .states import States
+from .steering import Steering
 
-__all__ = ["CapturedBatch", "Extractor", "States", "join"]
+__all__ = ["CapturedBatch", "Extractor", "States", "Steering", "join"]

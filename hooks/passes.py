@@ -1,7 +1,7 @@
 """What a forward pass holds: which prompts its rows are, and which columns are prompt tokens or generated ones.
 
-Guarantees that whoever changes or reads a running model (steering) is told by the code that runs it, instead of guessing
-from shapes: capture regroups prompts into batches and pads them, and generation drops the rows that have finished.
+Guarantees that whoever changes a running model (steering) is told by the code that runs it, instead of guessing from
+shapes: capture regroups prompts into batches and pads them, and generation drops the rows that have finished.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Steering: change a site of a running model along a vector, in capture and in generation.
 
-Guarantees: the change is exactly the one asked for, at the positions asked for, whatever the padding, the batching or the
-cache; several steerings nest, and what is captured is the changed state; the hooks are gone afterwards, however the block
-ends, and nobody else's are touched. A steering that changed nothing raises, so that a wrong layer, a pass that bypassed the
-hook, or a vector lost in rounding is never reported as "no effect".
+Guarantees: the change is exactly the one asked for, at the positions asked for, whatever the padding, the batching or
+the cache; several steerings nest, and what is captured is the changed state; the hooks are gone afterwards, however
+the block ends, and nobody else's are touched. A steering that changed nothing raises, so that a wrong layer, a pass
+that bypassed the hook, or a vector lost in rounding is never reported as "no effect".
 """
 
 from __future__ import annotations
@@ -49,15 +49,16 @@ class Steering:
     layer : int or None
         Block number, negative from the end; None for final_norm.
     vector : array [d]
-        Width of the residual stream; for `z`, [H * d_head] or [H, d_head]. One vector for all prompts, or one per prompt:
-        [n, d] (`z`: [n, H, d_head]).
+        Width of the residual stream; for `z`, [H * d_head] or [H, d_head]. One vector for all prompts, or one per
+        prompt: [n, d] (`z`: [n, H, d_head]).
     scale : float or array [n]
         One for all prompts, or one per prompt of the call, in the caller's order.
     positions : str or sequence of int
-        "all": every token, prompt and generated. "prompt": prompt tokens. "boundary": the last prompt token. "generated":
-        tokens that the model wrote and reads again; the first of them is therefore still chosen by the unsteered boundary.
-        "response": the boundary and the generated tokens, so that every written token is chosen under steering. Or
-        numbers of prompt tokens, counted from the prompt's own first (0), or from its end (-1 is the boundary).
+        "all": every token, prompt and generated. "prompt": prompt tokens. "boundary": the last prompt token.
+        "generated": tokens that the model wrote and reads again; the first of them is therefore still chosen by the
+        unsteered boundary. "response": the boundary and the generated tokens, so that every written token is chosen
+        under steering. Or numbers of prompt tokens, counted from the prompt's own first (0) or from its end (-1 is the
+        boundary).
     mode : {"add", "ablate", "project", "replace"}
 
     Raises
@@ -67,9 +68,10 @@ class Steering:
 
     Notes
     -----
-    The arithmetic is in float32 (float64 for float64 models) and rounded once to the model's dtype. Inner steerings act
-    after outer ones. A model's own `generate` works inside the block too; there, a scale or vector per prompt needs one row per
-    prompt, and positions other than "all" need a key/value cache or attention mask from which prompt and output can be told.
+    The arithmetic is in float32 (float64 for float64 models) and rounded once to the model's dtype. Inner steerings
+    act after outer ones. The model's own `generate` works inside the block too; there, a scale or vector per prompt
+    needs one row per prompt, and positions other than "all" need a key/value cache, by which prompt and output are told
+    apart.
     """
 
     site: str
@@ -93,7 +95,9 @@ class Steering:
         object.__setattr__(self, "scale", _checked_scale(self.scale))
         counts = {n for n in (self._scales, self._vectors) if n is not None}
         if len(counts) == 2:
-            raise RequestError(f"{self._scales} scales were given for {self._vectors} vectors; give one of each per prompt")
+            raise RequestError(
+                f"{self._scales} scales were given for {self._vectors} vectors; give one of each per prompt"
+            )
 
     @property
     def per_item(self) -> int | None:
@@ -129,12 +133,16 @@ class Steering:
     def check_prompts(self, lengths: Sequence[int]) -> None:
         """Raise RequestError when this steering does not fit a call's prompts, whose token counts are given."""
         if self.per_item is not None and self.per_item != len(lengths):
-            raise RequestError(f"the steering has scales or vectors for {self.per_item} prompts, but {len(lengths)} were given")
+            raise RequestError(
+                f"the steering has scales or vectors for {self.per_item} prompts, but {len(lengths)} were given"
+            )
         if not isinstance(self.positions, str):
             for i, length in enumerate(lengths):
                 outside = [p for p in self.positions if not -length <= p < length]
                 if outside:
-                    raise RequestError(f"the steering's position {outside[0]} is outside prompt {i}, which has {length} tokens")
+                    raise RequestError(
+                        f"the steering's position {outside[0]} is outside prompt {i}, which has {length} tokens"
+                    )
 
     @contextmanager
     def on(self, extractor: Any) -> Iterator[Steering]:
@@ -147,10 +155,11 @@ class Steering:
         Raises
         ------
         RequestError
-            On entry, if the model lacks the site or layer, the vector has another width, or the backend cannot be steered.
+            On entry, if the model lacks the site or layer, the vector has another width, or the backend cannot be
+            steered.
         CaptureError
-            If a pass did not go through the steered module, or the result is not finite; and at the end of the block, if
-            nothing was changed although a scale is not 0.
+            If a pass did not go through the steered module; and at the end of the block, if values were made that are
+            not finite, or nothing was changed although a scale is not 0.
         """
         applied = _Applied(self, extractor)
         handles: list[Any] = []
@@ -171,19 +180,29 @@ class _Applied:
     def __init__(self, steering: Steering, extractor: Any) -> None:
         backend = extractor.backend
         if backend.name != "hf":
-            raise RequestError(f"steering works through backend 'hf'; this extractor uses {backend.name!r}, so load the model with backend='hf'")
+            raise RequestError(
+                f"steering works through backend 'hf'; this extractor uses {backend.name!r}, so load the "
+                "model with backend='hf'"
+            )
         if any(s is steering for s in extractor.steerings):
-            raise RequestError("this very steering is already in place on the extractor; make a second Steering to apply it twice")
+            raise RequestError(
+                "this very steering is already in place on the extractor; make a second Steering to apply it twice"
+            )
         self.steering = steering
         self.architecture: Architecture = backend.architecture
         resolve_sites(steering.site, self.architecture, backend.sites, backend.name)
         self.layer = None if steering.layer is None else resolve_layers(int(steering.layer), extractor.n_layers)[0]
         self.tap = self.architecture.taps.get(steering.site, Tap("", "output"))
         self.multiplier = self.architecture.multipliers.get(self.tap.multiplier or "", 1.0)
-        width = input_width(self.architecture.module(self.layer, "z")) if steering.site == "z" and self.layer is not None else self.architecture.width
+        width = (
+            input_width(self.architecture.module(self.layer, "z"))
+            if steering.site == "z" and self.layer is not None
+            else self.architecture.width
+        )
         if steering.vector.shape[-1] != width:
             raise RequestError(
-                f"the steering vector has {steering.vector.shape[-1]} values, but {steering.site} of this {self.architecture.model_type} model has {width}"
+                f"the steering vector has {steering.vector.shape[-1]} values, but {steering.site} of this "
+                f"{self.architecture.model_type} model has {width}"
             )
         self.names = list(inspect.signature(self.architecture.backbone.forward).parameters)
         self.where: torch.Tensor | str = "none"
@@ -211,7 +230,7 @@ class _Applied:
             else:
                 handles.append(module.register_forward_hook(self._output))
             if site == "resid_mid":
-                # what is read at resid_mid also bypasses the MLP: the change must reach the block's output by that way too
+                # what is read at resid_mid also bypasses the MLP: the change must reach the block's output that way too
                 block = self.architecture.blocks[self.layer]
                 handles.append(block.register_forward_hook(self._carry, prepend=True))
         handles.append(backbone.register_forward_hook(self._end))
@@ -226,15 +245,20 @@ class _Applied:
         declared = passes.current()
         if declared is not None and len(declared.rows) != self.batch:
             raise CaptureError(
-                f"a pass of {self.batch} rows ran where one of {len(declared.rows)} prompts was declared; this way of running the model cannot be steered"
+                f"a pass of {self.batch} rows ran where one of {len(declared.rows)} prompts was declared; "
+                "this way of running the model cannot be steered"
             )
         self.rows = None if declared is None else declared.rows
         if declared is None and self.steering.per_item not in (None, self.batch):
             raise CaptureError(
-                f"a pass of {self.batch} rows ran under a steering with scales or vectors for {self.steering.per_item} prompts; run one row per prompt, in order"
+                f"a pass of {self.batch} rows ran under a steering with scales or vectors for "
+                f"{self.steering.per_item} prompts; run one row per prompt, in order"
             )
         if self.rows is not None and self.steering.per_item is not None and max(self.rows) >= self.steering.per_item:
-            raise CaptureError(f"prompt {max(self.rows)} has no scale or vector: the steering has them for {self.steering.per_item} prompts")
+            raise CaptureError(
+                f"prompt {max(self.rows)} has no scale or vector: the steering has them for "
+                f"{self.steering.per_item} prompts"
+            )
         self.where = self._columns(declared or self._guessed(given, tokens), tokens)
         self.passes += 1
 
@@ -255,7 +279,10 @@ class _Applied:
         index = torch.as_tensor(positions, device=what.end.device)[None]
         columns = torch.where(index < 0, what.end[:, None] + 1 + index, what.start[:, None] + index)
         if bool(((columns < what.start[:, None]) | (columns > what.end[:, None])).any()):
-            raise CaptureError(f"one of the steering's positions {list(positions)} is outside a prompt of this pass of {tokens.shape[1]} columns")
+            raise CaptureError(
+                f"one of the steering's positions {list(positions)} is outside a prompt of this pass of "
+                f"{tokens.shape[1]} columns"
+            )
         return columns
 
     def _guessed(self, given: Mapping[str, Any], tokens: torch.Tensor) -> passes.Pass | None:
@@ -267,10 +294,16 @@ class _Applied:
         filled = _filled(next((given[name] for name in _CACHE_NAMES if given.get(name) is not None), None))
         if filled and width == 1:
             return passes.Pass(rows)
-        repeated = self.seen is not None and self.seen.shape[0] == self.batch and width > self.seen.shape[1] and torch.equal(tokens[:, : self.seen.shape[1]], self.seen)
+        repeated = (
+            self.seen is not None
+            and self.seen.shape[0] == self.batch
+            and width > self.seen.shape[1]
+            and torch.equal(tokens[:, : self.seen.shape[1]], self.seen)
+        )
         if filled is not False or repeated or (mask is not None and getattr(mask, "ndim", 0) != 2):
             raise CaptureError(
-                f"prompt and output cannot be told apart in a pass of {width} columns (of a model called directly); generate with a cache "
+                f"prompt and output cannot be told apart in a pass of {width} columns (of a model called "
+                "directly); generate with a cache "
                 "and without chunks, or steer positions='all'"
             )
         self.seen = tokens
@@ -279,7 +312,9 @@ class _Applied:
             return passes.Pass(rows, torch.zeros_like(end), end)
         return passes.Pass(rows, mask.to(torch.int64).argmax(1), boundary_index(mask))
 
-    def _input(self, _module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    def _input(
+        self, _module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         x = first_input(args, kwargs)
         new = self._steered(x)
         if new is None:
@@ -309,7 +344,8 @@ class _Applied:
     def _end(self, _module: Any, _args: tuple[Any, ...], _output: Any) -> None:
         if self.fired != 1:
             raise CaptureError(
-                f"the steered site {self.steering.site} at layer {self.layer} was reached {self.fired} times in one pass instead of once; "
+                f"the steered site {self.steering.site} at layer {self.layer} was reached {self.fired} times "
+                "in one pass instead of once; "
                 "the model skips or repeats this block, or another tool bypasses its forward"
             )
 
@@ -363,15 +399,22 @@ class _Applied:
         """Refuse a steering that did nothing, or made values that are not finite."""
         what = f"the steering of {self.steering.site}" + ("" if self.layer is None else f" at layer {self.layer}")
         if self.finite is not None and not bool(self.finite):
-            raise CaptureError(f"{what} made values that are not finite in {self.architecture.backbone.dtype}; use a smaller scale, or load the model in bfloat16 or float32")
+            raise CaptureError(
+                f"{what} made values that are not finite in {self.architecture.backbone.dtype}; use a "
+                "smaller scale, or load the model in bfloat16 or float32"
+            )
         if self.steering.idle or self.changed:
             return
         if self.passes == 0:
             raise CaptureError(f"{what} changed nothing: no pass of this extractor's model ran inside its block")
         if self.selected == 0:
-            raise CaptureError(f"{what} changed nothing: none of {self.passes} passes held a position of positions={self.steering.positions!r}")
+            raise CaptureError(
+                f"{what} changed nothing: none of {self.passes} passes held a position of "
+                f"positions={self.steering.positions!r}"
+            )
         raise CaptureError(
-            f"{what} changed nothing: every value rounded back to what it was; use a larger scale, or a wider dtype than {self.architecture.backbone.dtype}"
+            f"{what} changed nothing: every value rounded back to what it was; use a larger scale, or a "
+            f"wider dtype than {self.architecture.backbone.dtype}"
         )
 
 
@@ -428,12 +471,17 @@ def _filled(cache: Any) -> bool | None:
 def _checked_positions(positions: Any) -> str | tuple[int, ...]:
     if isinstance(positions, str):
         if positions not in POSITIONS:
-            raise RequestError(f"steering positions {positions!r} are unknown; choose from {', '.join(POSITIONS)}, or give token numbers")
+            raise RequestError(
+                f"steering positions {positions!r} are unknown; choose from {', '.join(POSITIONS)}, or give "
+                "token numbers"
+            )
         return positions
     try:
         numbers = tuple(int(p) for p in positions if not isinstance(p, bool | str | float))
     except TypeError as error:
-        raise RequestError(f"steering positions must be one of {', '.join(POSITIONS)} or token numbers, found {positions!r}") from error
+        raise RequestError(
+            f"steering positions must be one of {', '.join(POSITIONS)} or token numbers, found {positions!r}"
+        ) from error
     if not numbers or len(numbers) != len(positions) or len(set(numbers)) != len(numbers):
         raise RequestError(f"steering positions must be different whole numbers, at least one, found {list(positions)}")
     return numbers
@@ -450,7 +498,10 @@ def _checked_vector(vector: Any, site: str, mode: str) -> torch.Tensor:
         raise RequestError(f"the steering vector has shape {list(v.shape)}; give [d], or [n, d] with one per prompt")
     v = v.flatten(-2) if one == 2 else v
     if not bool(torch.isfinite(v).all()):
-        raise RequestError(f"the steering vector has {int((~torch.isfinite(v)).sum())} values that are NaN or infinite; remake it from finite states")
+        raise RequestError(
+            f"the steering vector has {int((~torch.isfinite(v)).sum())} values that are NaN or infinite; "
+            "remake it from finite states"
+        )
     if mode != "replace" and bool((v == 0).all(-1).any()):
         raise RequestError(f"the steering vector is all zeros, which is no direction to {mode}")
     return v
@@ -464,5 +515,7 @@ def _checked_scale(scale: Any) -> float | torch.Tensor:
     except (TypeError, ValueError, RuntimeError) as error:
         raise RequestError(f"the steering scale must be a number or one per prompt, found {scale!r}") from error
     if s.ndim > 1 or s.numel() == 0 or not bool(torch.isfinite(s).all()):
-        raise RequestError(f"the steering scale must be a finite number, or a list of them with one per prompt, found {scale!r}")
+        raise RequestError(
+            f"the steering scale must be a finite number, or a list of them with one per prompt, found {scale!r}"
+        )
     return float(s) if s.ndim == 0 else s
