@@ -43,6 +43,7 @@ def scores_kernel(
     GROUPED: tl.constexpr,
     N: tl.constexpr,
     D: tl.constexpr,
+    UPCAST: tl.constexpr,
 ):
     """Program (b, g, j): all query heads of key head g over the j-th block of N keys; G heads, GROUPED of them used."""
     batch = tl.program_id(0).to(tl.int64)
@@ -59,19 +60,19 @@ def scores_kernel(
     else:
         row = (queries - 1).to(tl.int64)
         valid = True
-    inner = tl.arange(0, D)
-    part = inner < width
-    q = tl.load(
-        query + batch * q_batch + head[:, None] * q_head + row * q_row + inner[None, :],
-        mask=used[:, None] & part[None, :],
-        other=0.0,
-    ).to(tl.float32)
-    k = tl.load(
-        key + batch * k_batch + group * k_head + positions.to(tl.int64)[:, None] * k_row + inner[None, :],
-        mask=there[:, None] & part[None, :],
-        other=0.0,
-    ).to(tl.float32)
-    z = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+    q_at = query + batch * q_batch + head[:, None] * q_head + row * q_row
+    k_at = key + batch * k_batch + group * k_head + positions.to(tl.int64)[None, :] * k_row
+    z = tl.zeros([G, N], tl.float32)
+    for start in range(0, width, D):
+        inner = start + tl.arange(0, D)
+        part = inner < width
+        q = tl.load(q_at + inner[None, :], mask=used[:, None] & part[None, :], other=0.0)
+        k = tl.load(k_at + inner[:, None], mask=there[None, :] & part[:, None], other=0.0)
+        if UPCAST:
+            q = q.to(tl.float32)
+            k = k.to(tl.float32)
+        z = tl.dot(q, k, z, input_precision="tf32x3")
+    z = z * scale
     if HAS_SOFTCAP:
         z = softcap * tanh(z / softcap)
     position = row + keys - queries
@@ -173,7 +174,8 @@ def attention_row(
         G=max(16, triton.next_power_of_2(grouped)),
         GROUPED=grouped,
         N=block,
-        D=max(16, triton.next_power_of_2(width)),
+        D=min(64, max(16, triton.next_power_of_2(width))),
+        UPCAST=INTERPRETING,
     )
     softmax_kernel[(batch * heads,)](
         scores,

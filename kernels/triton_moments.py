@@ -24,7 +24,7 @@ def product_kernel(x, m2, n, d, stride, T: tl.constexpr, K: tl.constexpr):
         some = start + inner < n
         a = tl.load(x + at[None, :] + rows[:, None], mask=some[None, :] & (rows < d)[:, None], other=0.0)
         b = tl.load(x + at[:, None] + cols[None, :], mask=some[:, None] & (cols < d)[None, :], other=0.0)
-        z = tl.dot(a, b, z, input_precision="ieee")
+        z = tl.dot(a, b, z, input_precision="tf32x3")
     out = m2 + rows.to(tl.int64)[:, None] * d + cols[None, :]
     inside = (rows < d)[:, None] & (cols < d)[None, :]
     tl.store(out, tl.load(out, mask=inside, other=0.0) + z.to(tl.float64), mask=inside)
