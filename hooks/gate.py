@@ -15,6 +15,7 @@ import torch
 from ..errors import CaptureError
 from .backends.protocol import Backend, Request
 from .boundary import assemble
+from .evaluation import evaluating
 from .unembedding import row_statistics
 
 _TOLERANCES = {torch.float64: (1e-6, 1e-6), torch.float32: (1e-4, 1e-3), torch.float16: (2e-2, 0.1), torch.bfloat16: (8e-2, 0.25)}
@@ -114,7 +115,7 @@ def _relative(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def _statistics_error(backend: Backend, prompt: tuple[int, ...], final: torch.Tensor, device: torch.device) -> float:
-    with torch.no_grad():
+    with torch.no_grad(), evaluating(backend.model):
         output = backend.model(input_ids=torch.tensor([prompt], device=device), use_cache=False)
     logits = output.logits[0, -1].double()
     log_p = torch.log_softmax(logits, -1)

@@ -16,6 +16,7 @@ from ...errors import CaptureError
 from ..architectures import Architecture, describe
 from ..attention import attention_rows, supports_attention
 from ..boundary import Batch
+from ..evaluation import evaluating
 from ..taps import RowBuffers, first_tensor, tapped
 from .protocol import Request, Rows
 
@@ -73,7 +74,7 @@ class HuggingFaceBackend:
         buffers = RowBuffers(self.architecture, request.sites, request.layers, request.positions, self.dtype, self.device)
         recorded = None
         with torch.no_grad(), ExitStack() as stack:
-            stack.enter_context(_evaluating(self.model))
+            stack.enter_context(evaluating(self.model))
             if request.attention:
                 recorded = stack.enter_context(attention_rows(self.architecture, request.layers, batch.boundary))
             stack.enter_context(tapped(buffers))
@@ -95,19 +96,3 @@ def cache_of(output: Any) -> Any:
         if value is not None:
             return value
     return None
-
-
-class _evaluating:
-    """Evaluation mode for the time of a pass: dropout in a captured state would be a silent fault."""
-
-    def __init__(self, model: Any) -> None:
-        self.model = model
-        self.training = [m for m in model.modules() if m.training]
-
-    def __enter__(self) -> None:
-        if self.training:
-            self.model.eval()
-
-    def __exit__(self, *exc: object) -> None:
-        for module in self.training:
-            module.training = True
