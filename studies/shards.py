@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from .. import store
-from ..errors import RequestError, StoreError
+from ..errors import RequestError
 from ..hooks import CapturedBatch, Extractor, States, join
 from ..hooks.options import option_forms
 from ..hooks.rendering import Rendered
@@ -23,6 +23,7 @@ from ..kernels import Moments
 from . import benchmarks, grading, prompts
 from .config import StudyConfig
 from .generation import Output, continue_greedily
+from .moments import BLOB
 
 COLUMNS: dict[str, str] = {
     "question": "string",
@@ -175,9 +176,9 @@ def make_shard(recipe: Recipe, members: list[tuple[Work, Rendered]], bar: Any = 
     blobs = {}
     if recipe.config.moments:
         resid = states["resid_post"]
-        moments = Moments(resid.shape[1], resid.shape[2])
-        moments.update(resid)
-        blobs["moments"] = moments.to_bytes()
+        part = Moments(resid.shape[1], resid.shape[2])
+        part.update(resid)
+        blobs[BLOB] = part.to_bytes()
     return {
         "arrays": _arrays(recipe, states),
         "table": _table(recipe, members, states, outputs),

@@ -22,7 +22,7 @@ from ..hooks import models as hook_models
 from ..hooks.extractor import default_batch_tokens
 from ..hooks.rendering import Rendered
 from ..store.settings import check_settings
-from . import benchmarks, prompts
+from . import benchmarks, moments, prompts
 from .config import StudyConfig, defaults, settings
 from .shard_loop import complete
 from .shards import COLUMNS, Recipe, Work, make_shard
@@ -93,6 +93,8 @@ def run_study(config: StudyConfig, *, progress: bool = True, extractor: Extracto
             unit="state",
             progress=progress,
         )
+        if config.moments:
+            writer.update_manifest({"moments": moments.summary(store.open_run(out), recipe.layers)})
     return store.open_run(out)
 
 

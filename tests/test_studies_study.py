@@ -16,8 +16,7 @@ import torch
 
 import precollapse as pc
 from precollapse import store
-from precollapse.studies import StudyConfig, grading, run_study
-from precollapse.studies import shard_loop
+from precollapse.studies import StudyConfig, grading, moments, run_study, shard_loop
 from precollapse.studies import study as study_module
 
 SMALL = {"n": 4, "max_new_tokens": 6, "benchmarks": ("builtin", "builtin_choice"), "regimes": ("baseline", "cot")}
@@ -80,18 +79,18 @@ def test_grades_and_text_are_kept_and_free_response_has_no_options(run):
 
 
 def test_moments_equal_what_the_stored_states_give(run):
-    from precollapse.kernels import Moments
-
-    cells: dict[tuple[str, str], Moments] = {}
-    for shard, data in run.blobs("moments"):
-        part = Moments.from_bytes(data)
-        key = (shard.benchmark, shard.regime)
-        cells[key] = cells[key].merge(part) if key in cells else part
-    for (benchmark, regime), moments in cells.items():
+    cells = moments.cell_moments(run)
+    assert len(cells) == 4
+    for (benchmark, regime), found in cells.items():
+        kept = run.manifest["moments"][f"{benchmark}/{regime}"]
         for layer in range(3):
             rows = run.resid(layer, benchmark=benchmark, regime=regime).astype(np.float64)
-            assert moments.count == len(rows)
-            np.testing.assert_allclose(np.asarray(moments.covariance(layer)), np.cov(rows.T), rtol=1e-6, atol=1e-8)
+            covariance = np.cov(rows.T)
+            assert found.count == kept["count"] == len(rows)
+            np.testing.assert_allclose(np.asarray(found.covariance(layer)), covariance, rtol=1e-6, atol=1e-8)
+            ratio = np.trace(covariance) ** 2 / np.square(covariance).sum()
+            assert kept["participation_ratio"][layer] == pytest.approx(ratio, rel=1e-6)
+            assert kept["trace"][layer] == pytest.approx(np.trace(covariance), rel=1e-6)
 
 
 def test_attention_summary_is_complete(run):
