@@ -293,7 +293,7 @@ def generated(ex: Extractor, steps: int = STEPS) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2"])
 def test_generation_with_a_cache_equals_generation_without(family: str) -> None:
-    ex = extractor(family, seed=1)
+    ex = extractor(family, seed=int(family == "gpt2"))  # of seed 0, GPT-2 repeats one token whatever happens
     v, scales = vector(10) * 12, [1.0, -0.7, 0.4, 1.5, 0.0]
     found: dict[str, list[tuple[int, ...]]] = {}
     for name, columns in COLUMNS.items():
