@@ -23,7 +23,7 @@ from .boundary import Batch, assemble, group, in_batch
 from .gate import GateReport, gate
 from .options import OptionForms, form_ids, option_forms, score_options
 from .positions import resolve_positions
-from .prefix import MODES, Group, SharedPrefixes, plan
+from .prefix import LEAST_GAIN, LEAST_GAIN_COMPILED, MODES, Group, SharedPrefixes, plan
 from .rendering import Rendered, Renderer
 from .sections import section
 from .selection import resolve_layers, resolve_sites
@@ -81,6 +81,9 @@ class Extractor:
         Most padded tokens per batch; None takes 2048 on a CPU and 16384 on an accelerator.
     share_prefix : {"auto", "never", "always"}
         Whether prompts of one call that begin alike compute their common prefix once: see `precollapse.hooks.prefix`.
+    compile : bool or str
+        Compile the backbone with its taps inside (backend "hf"); a string names a `torch.compile` backend other than
+        "inductor". The first capture of each set of sites and layers pays for it: see `precollapse.hooks.compile`.
 
     Raises
     ------
@@ -99,6 +102,7 @@ class Extractor:
         check: bool = True,
         batch_tokens: int | None = None,
         share_prefix: str = "auto",
+        compile: bool | str = False,
     ) -> None:
         self.backend = make_backend(model, backend)
         if hasattr(self.backend.model, "config"):
@@ -117,6 +121,12 @@ class Extractor:
         if check:
             ids = [self.renderer.render(text).token_ids for text in _GATE_TEXTS]
             self.gate_report = gate(self.backend, ids, self.renderer.pad_id, self.device)
+        if compile:
+            if self.backend.name != "hf":
+                raise RequestError(f"compile is supported by backend 'hf' only, found {self.backend.name!r}; leave it out")
+            from .compile import CompiledBackend
+
+            self.backend = CompiledBackend(self.backend, "inductor" if compile is True else compile)
 
     @classmethod
     def from_pretrained(
@@ -129,6 +139,7 @@ class Extractor:
         check: bool = True,
         batch_tokens: int | None = None,
         share_prefix: str = "auto",
+        compile: bool | str = False,
     ) -> Extractor:
         """Load a model by name.
 
@@ -144,7 +155,7 @@ class Extractor:
             A Hub commit, branch or tag.
         check : bool
             Run the gate at load.
-        batch_tokens, share_prefix
+        batch_tokens, share_prefix, compile
             See the class.
 
         Returns
@@ -157,7 +168,15 @@ class Extractor:
             raise RequestError(f"backend {backend!r} is unknown; choose from {', '.join(BACKENDS)}")
         source = models.resolve(name, revision)
         model, tokenizer = models.load(source, dtype, device)
-        made = cls(wrap(model, tokenizer, backend), tokenizer, backend=backend, check=check, batch_tokens=batch_tokens, share_prefix=share_prefix)
+        made = cls(
+            wrap(model, tokenizer, backend),
+            tokenizer,
+            backend=backend,
+            check=check,
+            batch_tokens=batch_tokens,
+            share_prefix=share_prefix,
+            compile=compile,
+        )
         made.source = source
         return made
 
@@ -175,6 +194,11 @@ class Extractor:
     def device(self) -> torch.device:
         """Where token ids are sent."""
         return self.model.get_input_embeddings().weight.device
+
+    @property
+    def compiler(self) -> str | None:
+        """Name of the `torch.compile` backend in use, None without one."""
+        return getattr(self.backend, "compiler", None)
 
     @property
     def n_layers(self) -> int:
@@ -307,16 +331,15 @@ class Extractor:
         side = "left" if keep_cache else "right"
         left_safe = self.gate_report is None or self.gate_report.left_padding_safe
         mode = "never" if self.steerings else self.share_prefix  # a steering counts tokens from each prompt's own start
-        groups, why_not = plan(prompts, self.batch_tokens, mode, index.amin(1).tolist()), None
+        # a shared prefix is run uncompiled, so under compile it must save more
+        least = LEAST_GAIN if self.compiler is None else LEAST_GAIN_COMPILED
+        groups, why_not = plan(prompts, self.batch_tokens, mode, index.amin(1).tolist(), least), None
         if groups[0].length:
             why_not = self._shared.refusal(max(map(len, prompts)), keep_cache, left_safe)
             if why_not is not None:
                 groups = [Group(0, tuple(range(len(prompts))))]
-        note = {
-            "mode": self.share_prefix,
-            "shared": [{"tokens": g.length, "prompts": len(g.rows)} for g in groups if g.length],
-            "refused": why_not,
-        }
+        shared = [{"tokens": g.length, "prompts": len(g.rows)} for g in groups if g.length]
+        note: dict[str, Any] = {"share_prefix": mode, "shared_prefixes": shared} | ({"not_shared": why_not} if why_not else {})
         for own in groups:
             if own.length:
                 with section("backbone"):
@@ -333,7 +356,7 @@ class Extractor:
                         batch = assemble(rows, prompts, self.renderer.pad_id, side, self.device)
                         with passes.prompt_pass(rows, [len(prompts[i]) for i in rows], batch.boundary):
                             got = self.backend.rows(batch, replace(request, positions=in_batch(batch, prompts, index)))
-                yield batch, got, note
+                yield batch, got, note | got.notes
 
     def _finished(
         self,
@@ -347,7 +370,7 @@ class Extractor:
         top_k: int,
         columns: list[dict[str, list[int]]] | None,
         places: list[tuple[int, ...]] | None,
-        shared: dict[str, Any],
+        note: dict[str, Any],
     ) -> CapturedBatch:
         own = None if forms is None else [forms[i] for i in batch.rows]
         with section("head and statistics"):
@@ -388,7 +411,7 @@ class Extractor:
             option_labels=None if own is None else [o.labels if o else () for o in own],
             attention_rows=rows if attention == "rows" else None,
             attention_summary=summary,
-            manifest=self.manifest() | {"prefixes": shared},
+            manifest=self.manifest() | {"passes": note},
         )
         return CapturedBatch(states, batch, stats.top_ids[:, 0], got.cache)
 
@@ -428,6 +451,7 @@ class Extractor:
             "attention_implementation": getattr(config, "_attn_implementation", None),
             "batch_tokens": self.batch_tokens,
             "share_prefix": self.share_prefix,
+            "compile": self.compiler,
             "gate": None if self.gate_report is None else self.gate_report.as_dict(),
             **({"steering": [s.describe() for s in self.steerings]} if self.steerings else {}),
             "versions": {

@@ -43,29 +43,44 @@ def resolve_positions(positions: Any, rendered: Sequence[Rendered], renderer: Re
     if _is_place(positions):
         each = [(positions,)] * len(rendered)
     elif not isinstance(positions, Sequence) or not positions:
-        raise RequestError(f"positions must be 'boundary', anchors such as 'Answer:', or character spans (start, end), found {positions!r}")
+        raise RequestError(
+            f"positions must be 'boundary', anchors such as 'Answer:', or character spans (start, end), found {positions!r}"
+        )
     elif all(_is_place(p) for p in positions):
         each = [tuple(positions)] * len(rendered)
     else:
         if len(positions) != len(rendered):
-            raise RequestError(f"positions has {len(positions)} entries for {len(rendered)} prompts; give the same places for all, or one list per prompt")
+            raise RequestError(
+                f"positions has {len(positions)} entries for {len(rendered)} prompts; give the same places for all, or one list per prompt"
+            )
         each = [(own,) if _is_place(own) else _places(own, i) for i, own in enumerate(positions)]
     width = len(each[0])
     for i, own in enumerate(each):
         if len(own) != width:
-            raise RequestError(f"prompt {i} asks for {len(own)} positions and prompt 0 for {width}; give every prompt the same number")
-    return [tuple(_token(place, r, renderer, i) for place in own) for i, (r, own) in enumerate(zip(rendered, each, strict=True))]
+            raise RequestError(
+                f"prompt {i} asks for {len(own)} positions and prompt 0 for {width}; give every prompt the same number"
+            )
+    return [
+        tuple(_token(place, r, renderer, i) for place in own)
+        for i, (r, own) in enumerate(zip(rendered, each, strict=True))
+    ]
 
 
 def _is_place(value: Any) -> bool:
     if isinstance(value, str):
         return True
-    return isinstance(value, Sequence) and len(value) == 2 and all(isinstance(v, int) and not isinstance(v, bool) for v in value)
+    return (
+        isinstance(value, Sequence)
+        and len(value) == 2
+        and all(isinstance(v, int) and not isinstance(v, bool) for v in value)
+    )
 
 
 def _places(own: Any, prompt: int) -> tuple[Any, ...]:
     if not isinstance(own, Sequence) or not own or not all(_is_place(p) for p in own):
-        raise RequestError(f"positions of prompt {prompt} must be anchors or character spans (start, end), found {own!r}")
+        raise RequestError(
+            f"positions of prompt {prompt} must be anchors or character spans (start, end), found {own!r}"
+        )
     return tuple(own)
 
 
@@ -73,11 +88,15 @@ def _token(place: Any, rendered: Rendered, renderer: Renderer, prompt: int) -> i
     if place == BOUNDARY:
         return len(rendered.token_ids) - 1
     if rendered.text is None:
-        raise RequestError(f"position {place!r} cannot be placed in prompt {prompt}, which was given as token ids; give its text, or use 'boundary'")
+        raise RequestError(
+            f"position {place!r} cannot be placed in prompt {prompt}, which was given as token ids; give its text, or use 'boundary'"
+        )
     if isinstance(place, str):
         start = rendered.text.rfind(place) if place else -1
         if start < 0:
-            raise RequestError(f"anchor {place!r} does not occur in prompt {prompt} ({_shown(rendered.text)}); choose another or leave this prompt out")
+            raise RequestError(
+                f"anchor {place!r} does not occur in prompt {prompt} ({_shown(rendered.text)}); choose another or leave this prompt out"
+            )
         columns = renderer.columns_in_text(rendered, start, start + len(place), f"anchor {place!r} of prompt {prompt}")
     else:
         columns = renderer.columns(rendered, place[0], place[1], f"span {tuple(place)} of prompt {prompt}")

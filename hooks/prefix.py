@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import DynamicCache, DynamicLayer
+from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 from ..errors import CaptureError
 from .backends.protocol import Backend, Request, Rows
@@ -27,6 +27,8 @@ PASS_COST = 8
 """One more pass through the model is counted as this fraction (1/8) of a full batch of tokens."""
 LEAST_GAIN = 0.1
 """Sharing must save at least this part of a group's tokens."""
+LEAST_GAIN_COMPILED = 0.5
+"""The same where other passes are compiled and shared ones are not."""
 KEYS_PER_TOKEN = 16
 """Most cached columns of a batch, as a multiple of its budget of new tokens."""
 KEYS_PER_TOKEN_KEPT = 4
@@ -51,7 +53,13 @@ class Group:
     rows: tuple[int, ...]
 
 
-def plan(prompts: Sequence[Sequence[int]], token_budget: int, mode: str = "auto", limits: Sequence[int] | None = None) -> list[Group]:
+def plan(
+    prompts: Sequence[Sequence[int]],
+    token_budget: int,
+    mode: str = "auto",
+    limits: Sequence[int] | None = None,
+    least_gain: float = LEAST_GAIN,
+) -> list[Group]:
     """Choose which prompts share which prefix.
 
     The prompts are sorted, and the tree of their common prefixes is cut where most tokens are saved; a shared pass must save
@@ -66,6 +74,8 @@ def plan(prompts: Sequence[Sequence[int]], token_budget: int, mode: str = "auto"
         "always" shares whatever saves a single token.
     limits : sequence of int, optional
         Longest prefix that each prompt may take, at most its length less 1 (its boundary must be in the suffix).
+    least_gain : float
+        Part of a group's tokens that sharing must save.
 
     Returns
     -------
@@ -77,7 +87,7 @@ def plan(prompts: Sequence[Sequence[int]], token_budget: int, mode: str = "auto"
     chosen: list[Group] = []
     if mode != "never" and n > 1:
         cost = 0.0 if mode == "always" else token_budget / PASS_COST
-        least = 0.0 if mode == "always" else LEAST_GAIN
+        least = 0.0 if mode == "always" else least_gain
         keys = [tuple(p[:limit]) for p, limit in zip(prompts, limits, strict=True)]
         order = sorted(range(n), key=lambda i: (keys[i], i))
         lengths = [len(prompts[i]) for i in order]
@@ -192,14 +202,26 @@ class SharedPrefixes:
             return "this model cannot bear padding on the left, which going on from a shared prefix needs"
         config = self.backend.model.config.get_text_config(decoder=True)
         rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-        original = rope.get("original_max_position_embeddings") or getattr(config, "original_max_position_embeddings", None) or 0
+        original = (
+            rope.get("original_max_position_embeddings")
+            or getattr(config, "original_max_position_embeddings", None)
+            or 0
+        )
         if rope.get("rope_type") in ("dynamic", "longrope") and longest > original:
-            return f"{rope['rope_type']} rotary embedding depends on each prompt's whole length beyond {original} tokens"
+            return (
+                f"{rope['rope_type']} rotary embedding depends on each prompt's whole length beyond {original} tokens"
+            )
+        kinds = {type(layer) for layer in DynamicCache(config=config).layers}
+        if not kinds <= {DynamicLayer, DynamicSlidingWindowLayer}:
+            others = sorted(kind.__name__ for kind in kinds - {DynamicLayer, DynamicSlidingWindowLayer})
+            return f"{config.model_type} models keep more of their past than keys and values ({', '.join(others)})"
         if keep_cache not in self._refusals:
             self._refusals[keep_cache] = self._probe(keep_cache)
         return self._refusals[keep_cache]
 
-    def batches(self, prompts: Sequence[Sequence[int]], shared: Group, token_budget: int, keep_cache: bool) -> list[list[int]]:
+    def batches(
+        self, prompts: Sequence[Sequence[int]], shared: Group, token_budget: int, keep_cache: bool
+    ) -> list[list[int]]:
         """Which prompts of a group are run together: at most `token_budget` tokens after the prefix, and few enough columns."""
         suffixes = [len(prompts[i]) - shared.length for i in shared.rows]
         columns = token_budget * (KEYS_PER_TOKEN_KEPT if keep_cache else KEYS_PER_TOKEN)
@@ -218,12 +240,19 @@ class SharedPrefixes:
         # a cache without a config holds every layer in full, so that sliding windows are cut by their mask and not by columns
         cache = self.backend.rows(batch, Request((), (), batch.boundary[:, None], use_cache=True), DynamicCache()).cache
         layers = getattr(cache, "layers", None) or []
-        if not layers or any(type(layer) is not DynamicLayer or layer.get_seq_length() != len(tokens) for layer in layers):
+        if not layers or any(
+            type(layer) is not DynamicLayer or layer.get_seq_length() != len(tokens) for layer in layers
+        ):
             raise CaptureError(f"{type(self.backend.model).__name__} keeps more of its past than keys and values")
         return cache
 
     def rows(
-        self, prompts: Sequence[Sequence[int]], rows: Sequence[int], prefix: DynamicCache, request: Request, index: Tensor
+        self,
+        prompts: Sequence[Sequence[int]],
+        rows: Sequence[int],
+        prefix: DynamicCache,
+        request: Request,
+        index: Tensor,
     ) -> tuple[Batch, Rows]:
         """Run what follows the prefix in some prompts.
 
@@ -248,7 +277,9 @@ class SharedPrefixes:
         length = prefix.get_seq_length()
         batch = assemble(rows, {i: prompts[i][length:] for i in rows}, self.pad_id, "right", self.device)
         width = batch.input_ids.shape[1]
-        batch = replace(batch, position_ids=torch.arange(length, length + width, device=self.device).expand(len(rows), -1))
+        batch = replace(
+            batch, position_ids=torch.arange(length, length + width, device=self.device).expand(len(rows), -1)
+        )
         asked = replace(request, positions=index[list(rows)].to(self.device) - length, use_cache=True)
         got = self.backend.rows(batch, asked, _lend(prefix, len(rows), request.use_cache))
         got.cache = got.cache if request.use_cache else None
@@ -270,7 +301,10 @@ class SharedPrefixes:
             request = Request(("resid_post",), layers, plain.boundary[:, None], use_cache=keep_cache)
             expected = self.backend.rows(plain, request)
             batch, got = self.rows(prompts, rows, self.prefill(tokens[:6]), request, index)
-            wrong = max(_difference(got.sites["resid_post"], expected.sites["resid_post"]), _difference(got.final_norm, expected.final_norm))
+            wrong = max(
+                _difference(got.sites["resid_post"], expected.sites["resid_post"]),
+                _difference(got.final_norm, expected.final_norm),
+            )
             if keep_cache:
                 wrong = max(wrong, _difference(self._one_more(batch, got.cache), self._one_more(plain, expected.cache)))
         except Exception as error:  # whatever a family's own cache code raises, the plain way still works
