@@ -624,7 +624,9 @@ def _print_json(value: Any) -> None:
 def _quiet_libraries() -> None:
     """Keep the model libraries' own bars and advice off the terminal; ours says what matters."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from huggingface_hub.utils import logging as hub_logging
     from transformers.utils import logging
 
+    hub_logging.set_verbosity_error()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
