@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+from .directions import SteeringVector, steering_vector
 from .extractor import CapturedBatch, Extractor, join
 from .states import States
 from .steering import Steering
 
-__all__ = ["CapturedBatch", "Extractor", "States", "Steering", "join"]
+__all__ = ["CapturedBatch", "Extractor", "States", "Steering", "SteeringVector", "join", "steering_vector"]

@@ -1,0 +1,450 @@
+"""Steering vectors: a direction in a run's states along which an outcome differs, and its file.
+
+Guarantees that a direction sees training items only, so that its effect can be measured on the others; that differences
+between prompting regimes or benchmarks are not taken for the outcome's; and that a saved vector says what it was made from.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..errors import RequestError
+from .steering import Steering
+
+METHODS = ("mean-difference", "probe")
+C_GRID = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2)
+FALLBACK_C = 1.0
+
+_METADATA = "precollapse_steering_vector"
+
+
+@dataclass(frozen=True, eq=False)
+class SteeringVector:
+    """A direction at one site and layer, as long as the two classes' means are apart.
+
+    Attributes
+    ----------
+    vector : float32 tensor [d]
+        Points from the negative class to the positive one.
+    site : str
+    layer : int
+    method : {"mean-difference", "probe"} or "random"
+    target : str
+        What the classes are, in words.
+    provenance : dict
+        The run, the model, the classes' counts, the split and the settings.
+    train_items, validation_items : tuple
+        Items that the direction has seen; all others are held out.
+    """
+
+    vector: torch.Tensor
+    site: str
+    layer: int
+    method: str
+    target: str
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    train_items: tuple[Hashable, ...] = ()
+    validation_items: tuple[Hashable, ...] = ()
+
+    @property
+    def norm(self) -> float:
+        """Euclidean length: what a scale of 1 moves a state by."""
+        return float(torch.linalg.vector_norm(self.vector.double()))
+
+    def steering(self, scale: Any = 1.0, positions: str | Sequence[int] = "all", mode: str = "add") -> Steering:
+        """A `Steering` along this vector, at the site and layer that it was made from."""
+        return Steering(self.site, self.layer, self.vector, scale, positions, mode)
+
+    def random(self, seed: int) -> SteeringVector:
+        """A control: a uniformly random direction of the same length."""
+        draw = np.random.default_rng(seed).standard_normal(self.vector.numel())
+        vector = torch.as_tensor(draw / np.linalg.norm(draw) * self.norm, dtype=torch.float32)
+        note = {"control_of": dict(self.provenance), "seed": seed}
+        target = f"random direction, seed {seed}"
+        return SteeringVector(vector.reshape(self.vector.shape), self.site, self.layer, "random", target, note)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a safetensors file: the tensor "vector", and all else as JSON in its metadata."""
+        from safetensors.torch import save
+
+        words = {
+            "site": self.site,
+            "layer": self.layer,
+            "method": self.method,
+            "target": self.target,
+            "provenance": dict(self.provenance),
+            "train_items": list(self.train_items),
+            "validation_items": list(self.validation_items),
+        }
+        data = save({"vector": self.vector.contiguous()}, metadata={_METADATA: json.dumps(words)})
+        place = Path(path)
+        handle, staged = tempfile.mkstemp(dir=place.parent, prefix=place.name, suffix=".part")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            os.replace(staged, place)
+        except BaseException:
+            os.unlink(staged)
+            raise
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> SteeringVector:
+        """Read a file that `save` wrote.
+
+        Raises
+        ------
+        RequestError
+            If there is no such file, or it is not a steering vector.
+        """
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(os.fspath(path), framework="pt") as file:
+                words = json.loads((file.metadata() or {})[_METADATA])
+                vector = file.get_tensor("vector")
+        except (OSError, SafetensorError, KeyError, ValueError) as error:
+            raise RequestError(
+                f"{path} cannot be read as a steering vector ({type(error).__name__}: {error}); give a file that "
+                "SteeringVector.save wrote"
+            ) from error
+        items = {name: tuple(map(_hashable, words[name])) for name in ("train_items", "validation_items")}
+        names = ("site", "layer", "method", "target", "provenance")
+        return cls(vector, **{name: words[name] for name in names}, **items)
+
+
+def steering_vector(
+    run: Any,
+    layer: int,
+    target: str = "correct",
+    *,
+    method: str = "mean-difference",
+    site: str = "resid_post",
+    positive: Any = None,
+    negative: Any = None,
+    benchmark: str | Sequence[str] | None = None,
+    regime: str | Sequence[str] | None = None,
+    split: Any = None,
+    seed: int = 0,
+) -> SteeringVector:
+    """Make a steering vector from a run's states and a column of outcomes.
+
+    Parameters
+    ----------
+    run : store.Run
+        What `open_run` returns.
+    layer : int
+        A captured layer; negative ones count back from the last captured one.
+    target : str
+        A column of `run.states`. Yes/no columns (`correct`, `compliant`, `truncated`) make two classes; a column of
+        names (`option_choice`, `answer`, `gold`) needs `positive`; a column of numbers (`entropy_bits`,
+        `option_margin`, `output_tokens`) is cut at its median over the training states, the upper half positive.
+    method : {"mean-difference", "probe"}
+        "mean-difference": mean state of the positive class minus that of the negative one. "probe": the gradient of
+        a logistic probe's logit with respect to the state, that is, its weights divided by its scaler's scales; C is
+        chosen on validation items by AUROC.
+    site : str
+    positive, negative : optional
+        Values of the two classes; with `positive` alone all other values are negative.
+    benchmark, regime : str or sequence of str, optional
+        Use these states only.
+    split : optional
+        A split by item, as `analysis.splits.split_items` makes: its `part` maps items to 0 (training), 1 (validation)
+        or 2 (held out). Items are named by `item_id`, or by (benchmark, item_id) where there are several
+        benchmarks. None deals the items 60/20/20, balanced by label.
+    seed : int
+        Seed of that split.
+
+    Returns
+    -------
+    SteeringVector
+        Both methods' vectors have the length of the mean difference, so that one scale means one displacement.
+
+    Raises
+    ------
+    RequestError
+        If a name is unknown, no state has the outcome, or the training states hold one class only.
+
+    Notes
+    -----
+    With several regimes or benchmarks, classes are compared within each (benchmark, regime) cell: the difference is
+    the coefficient of the class in a regression with one intercept per cell, and the probe sees states centred by cell.
+    """
+    if method not in METHODS:
+        raise RequestError(f"steering method {method!r} is unknown; choose from {', '.join(METHODS)}")
+    data = TrainingStates.read(run, layer, target, site, positive, negative, benchmark, regime, split=split, seed=seed)
+    difference = data.difference()
+    length = float(np.linalg.norm(difference))
+    if not length > 0:
+        raise RequestError(
+            f"the two classes of {data.words} have the same mean at layer {data.layer}; there is no direction"
+        )
+    vector, fitted = difference, {}
+    if method == "probe":
+        probe = data.probe()
+        vector = probe.weight / np.linalg.norm(probe.weight) * length
+        fitted = {
+            "C": probe.C,
+            "C_note": probe.note,
+            "train_auroc": probe.train_auroc,
+            "validation_auroc": probe.validation_auroc,
+            "cosine_with_mean_difference": float(vector @ difference / length**2),
+        }
+    return SteeringVector(
+        torch.as_tensor(vector, dtype=torch.float32),
+        site,
+        data.layer,
+        method,
+        data.words,
+        provenance={**data.provenance(run), **fitted, "seed": seed if split is None else getattr(split, "seed", None)},
+        train_items=data.items_of(0),
+        validation_items=data.items_of(1),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class LinearProbe:
+    """A logistic probe in the states' own coordinates: logit = state . weight + bias.
+
+    Attributes
+    ----------
+    weight : float64 [d]
+    bias : float
+    C : float
+    note : str
+        Why C was not chosen on validation items; empty when it was.
+    train_auroc, validation_auroc : float
+        NaN where a part holds one class only.
+    """
+
+    weight: np.ndarray
+    bias: float
+    C: float
+    note: str
+    train_auroc: float
+    validation_auroc: float
+
+    def __call__(self, states: np.ndarray) -> np.ndarray:
+        """Logits [n] of states [n, d]."""
+        return np.asarray(states, np.float64) @ self.weight + self.bias
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingStates:
+    """States with a usable outcome, by part of the split.
+
+    Attributes
+    ----------
+    x : float64 [n, d]
+    y : bool [n]
+    part : int [n]
+        0 training, 1 validation, 2 held out.
+    cell : int [n]
+        Number of each state's (benchmark, regime).
+    items : list
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    part: np.ndarray
+    cell: np.ndarray
+    items: list[Hashable]
+    layer: int
+    words: str
+
+    @classmethod
+    def read(
+        cls,
+        run: Any,
+        layer: int,
+        target: str,
+        site: str,
+        positive: Any,
+        negative: Any,
+        benchmark: Any,
+        regime: Any,
+        *,
+        split: Any,
+        seed: int,
+    ) -> TrainingStates:
+        """Read a run's states of one layer with the classes of a column; see `steering_vector`."""
+        chosen = run.select(regime=regime, benchmark=benchmark)
+        states = chosen.states
+        if target not in states.columns:
+            raise RequestError(f"the run has no column {target!r}; it has {', '.join(map(str, states.columns))}")
+        layers = chosen.sites.get(site)
+        if layers is None:
+            raise RequestError(f"the run holds no layers of site {site!r}; it has {', '.join(chosen.sites) or 'none'}")
+        number = layers[layer] if -len(layers) <= layer < 0 else layer
+        items = item_names(states)
+        x = np.asarray(chosen.resid(number, site=site), np.float64).reshape(len(states), -1)
+        known = states[target].notna().to_numpy(bool) & np.isfinite(x).all(1)
+        part = _parts(items, states[target], known, split, seed)
+        y, words = _classes(states[target], target, positive, negative, known & (part == 0))
+        usable = known & ~np.isnan(y)
+        cells = {c: i for i, c in enumerate(dict.fromkeys(zip(states["benchmark"], states["regime"], strict=True)))}
+        cell = np.array([cells[c] for c in zip(states["benchmark"], states["regime"], strict=True)], dtype=int)
+        rows = np.flatnonzero(usable)
+        made = cls(x[rows], y[rows] > 0, part[rows], cell[rows], [items[i] for i in rows], int(number), words)
+        train = made.y[made.part == 0]
+        if not 0 < train.sum() < train.size:
+            raise RequestError(
+                f"the {train.size} training states hold one class of {words} only ({int(train.sum())} positive); "
+                "choose another target, other states, or a run with more items"
+            )
+        return made
+
+    def difference(self) -> np.ndarray:
+        """Positive mean minus negative mean [d] over the training states, compared within cells."""
+        total, weights = np.zeros(self.x.shape[1]), 0.0
+        for c in np.unique(self.cell):
+            here = (self.cell == c) & (self.part == 0)
+            ups, downs = self.x[here & self.y], self.x[here & ~self.y]
+            if len(ups) and len(downs):
+                weight = len(ups) * len(downs) / (len(ups) + len(downs))
+                total += weight * (ups.mean(0) - downs.mean(0))
+                weights += weight
+        if not weights:
+            raise RequestError(
+                f"no benchmark and regime has both classes of {self.words} among its training states; choose other states"
+            )
+        return total / weights
+
+    def probe(self) -> LinearProbe:
+        """Logistic probe on the training states, centred by cell and scaled; C by validation AUROC.
+
+        Weights lie in the span of the training states whatever the penalty, so the fit is made in coordinates of that
+        span: exact, and small where features outnumber states.
+        """
+        from sklearn.linear_model import LogisticRegression
+
+        train, validation = self.part == 0, self.part == 1
+        x = self.x.copy()
+        means = {c: x[train & (self.cell == c)].mean(0) for c in np.unique(self.cell[train])}
+        for c in np.unique(self.cell):
+            x[self.cell == c] -= means.get(c, x[train].mean(0))
+        scale = x[train].std(0)
+        scale = np.where(scale <= 1e-7 * np.abs(self.x[train]).max(0), 1.0, scale)
+        z = x / scale
+        _, lengths, span = np.linalg.svd(z[train], full_matrices=False)
+        span = span[lengths > lengths.max() * max(z[train].shape) * np.finfo(float).eps]
+        reduced = z @ span.T
+        fits = []
+        for c in C_GRID:
+            model = LogisticRegression(C=c, solver="newton-cholesky", tol=1e-8, max_iter=1000)
+            fits.append(model.fit(reduced[train], self.y[train]))
+        marks = [_auroc(self.y[validation], m.decision_function(reduced)[validation]) for m in fits]
+        defined = all(map(math.isfinite, marks))
+        best = int(np.argmax(np.round(marks, 12))) if defined else C_GRID.index(FALLBACK_C)
+        model = fits[best]
+        weight = (model.coef_[0] @ span) / scale
+        centre = np.mean([means[c] for c in self.cell[train]], axis=0)
+        return LinearProbe(
+            weight,
+            float(model.intercept_[0] - centre @ weight),
+            C_GRID[best],
+            "" if defined else f"validation items hold one class or none: C fixed at {FALLBACK_C:g}",
+            _auroc(self.y[train], model.decision_function(reduced)[train]),
+            marks[best],
+        )
+
+    def items_of(self, part: int) -> tuple[Hashable, ...]:
+        """Distinct items of a part, in order."""
+        return tuple(dict.fromkeys(item for item, p in zip(self.items, self.part, strict=True) if p == part))
+
+    def provenance(self, run: Any) -> dict[str, Any]:
+        """Where the states come from and how many there are."""
+        capture = run.manifest.get("capture", {})
+        train = self.part == 0
+        return {
+            "run": os.path.basename(str(run.path).rstrip("/")),
+            "config_hash": run.config_hash,
+            **{
+                k: capture.get(k) for k in ("model", "model_revision", "tokenizer_hash", "dtype", "n_layers", "d_model")
+            },
+            "n_train": int(train.sum()),
+            "n_positive": int(self.y[train].sum()),
+            "n_validation": int((self.part == 1).sum()),
+            "cells": int(np.unique(self.cell[train]).size),
+            "median_state_norm": float(np.median(np.linalg.norm(self.x[train], axis=1))),
+        }
+
+
+def item_names(states: Any) -> list[Hashable]:
+    """Each state's item: `item_id`, or (benchmark, item_id) where the states come from several benchmarks."""
+    ids = [str(i) for i in states["item_id"]]
+    if states["benchmark"].nunique() <= 1:
+        return list(ids)
+    return list(zip(map(str, states["benchmark"]), ids, strict=True))
+
+
+def _classes(column: Any, target: str, positive: Any, negative: Any, train: np.ndarray) -> tuple[np.ndarray, str]:
+    """1 and 0 for the two classes, NaN for states of neither; and the classes in words."""
+    values = list(column)
+    known = np.array([v is not None and v == v and type(v).__name__ != "NAType" for v in values])
+    present = list(dict.fromkeys(v for v, k in zip(values, known, strict=True) if k))
+    out = np.full(len(values), np.nan)
+    if not present:
+        raise RequestError(f"no state has a value of {target!r}; the run may have been made without generating")
+    if positive is not None or negative is not None:
+        for value in (positive, negative):
+            if value is not None and value not in present:
+                shown = ", ".join(map(str, present[:12]))
+                raise RequestError(f"no state has {target} = {value!r}; its values are {shown}")
+        if positive is None or positive == negative:
+            raise RequestError(f"positive is {positive!r} and negative {negative!r}; give two different classes")
+        for i in np.flatnonzero(known):
+            if values[i] == positive:
+                out[i] = 1.0
+            elif negative is None or values[i] == negative:
+                out[i] = 0.0
+        return out, f"{target} = {positive} against " + ("all else" if negative is None else str(negative))
+    if all(isinstance(v, bool | np.bool_) or (isinstance(v, int | float) and v in (0, 1)) for v in present):
+        out[known] = [float(v) for v, k in zip(values, known, strict=True) if k]
+        return out, target
+    if all(isinstance(v, int | float | np.number) for v in present):
+        numbers = np.array([float(v) if k else np.nan for v, k in zip(values, known, strict=True)])
+        cut = float(np.median(numbers[train])) if train.any() else math.nan
+        out[known] = numbers[known] > cut
+        return out, f"{target} above its training median of {cut:.6g}"
+    raise RequestError(f"{target!r} holds names ({', '.join(map(str, present[:12]))}); say which is positive")
+
+
+def _parts(items: list[Hashable], column: Any, known: np.ndarray, split: Any, seed: int) -> np.ndarray:
+    """Part of each state by its item."""
+    if split is not None:
+        missing = [i for i in items if i not in split.part]
+        if missing:
+            raise RequestError(f"item {missing[0]!r} is not in the split; make it over all items of these states")
+        return np.array([split.part[i] for i in items], dtype=int)
+    labels: dict[Hashable, list[str]] = {}
+    for item, value, k in zip(items, column, known, strict=True):
+        labels.setdefault(item, []).append(str(value) if k and not isinstance(value, float) else "")
+    rng = np.random.default_rng(seed)
+    order = list(labels)
+    draw = rng.permutation(len(order))
+    ranked = sorted(range(len(order)), key=lambda i: (labels[order[i]], draw[i]))
+    # walk the items label by label and give each tenth its parts, from a random start
+    start = rng.integers(10)
+    dealt = [0, 0, 1, 0, 2, 0, 0, 1, 0, 2]
+    part = {order[i]: dealt[(rank + start) % 10] for rank, i in enumerate(ranked)}
+    return np.array([part[item] for item in items], dtype=int)
+
+
+def _auroc(y: np.ndarray, score: np.ndarray) -> float:
+    from sklearn.metrics import roc_auc_score
+
+    return float(roc_auc_score(y, score)) if 0 < y.sum() < y.size else math.nan
+
+
+def _hashable(item: Any) -> Hashable:
+    return tuple(item) if isinstance(item, list) else item
