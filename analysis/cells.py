@@ -443,7 +443,7 @@ def _across(
     step: Callable[[str], None],
 ) -> dict[str, Transfer]:
     """Benchmark x benchmark transfer under each regime that several benchmarks have (first set of layers)."""
-    sources: dict[str, tuple[Target, dict[str, Parts], Layers]] = {}
+    sources: dict[str, tuple[Target, dict[str, Parts], Layers, np.ndarray]] = {}
     split = Split({(b.name, i): part for b in benchmarks for i, part in b.split.part.items()}, settings.seed, True)
     states = run.states
     regime_of = states["regime"].astype(str)
@@ -455,23 +455,24 @@ def _across(
         source = Layers(layers, _reader(run, site, regime), len(rows))
         items = np.empty(len(rows), dtype=object)
         items[:] = list(zip(groups, rows["item_id"].astype(str), strict=True))
-        target = Target.of(rows[settings.target], items, source)
+        finite = source.finite()
+        target = Target.of(rows[settings.target], items, source, finite)
         if target.rows.size and len(target.classes) <= 2:
-            sources[regime] = (target, transfer.parts_by_group(target, groups, split), source)
+            sources[regime] = (target, transfer.parts_by_group(target, groups, split), source, finite)
     first = probes.layer_sets(Layers(layers, lambda layer: np.empty((0, 0)), 0), settings.layers)[0]
     sums: dict[str, dict[str, Products]] = {regime: {} for regime in sources}
     for layer in layers:
-        for regime, (target, parts, source) in sources.items():
+        for regime, (target, parts, source, finite) in sources.items():
             if layer not in first:
                 continue
-            block = Block.of(source.read(layer))
+            block = Block.of(source.read(layer), finite)
             for name, part in parts.items():
                 if part.train.size:
                     found = rowspace.products(block, Request(target.rows, target.rows[part.train]))
                     total = sums[regime].get(name)
                     sums[regime][name] = found if total is None else total + found
         step(f"between benchmarks: layer {layer}")
-    return {regime: _transfer(sums[regime], target, parts, settings) for regime, (target, parts, _) in sources.items()}
+    return {regime: _transfer(sums[regime], target, parts, settings) for regime, (target, parts, *_) in sources.items()}
 
 
 def _reader(run: RunLike, site: str, regime: str) -> Callable[[int], np.ndarray]:

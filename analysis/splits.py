@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import RequestError
+from .statistics import missing
 
 PARTS = ("train", "validation", "test")
 
@@ -137,7 +138,7 @@ def _patterns(items: Any, labels: Any, order: list[Hashable]) -> list[str]:
 
 
 def _label(value: Any) -> str:
-    if value is None or value != value or type(value).__name__ == "NAType":
+    if missing(value):
         return "?"
     return str(float(value)) if isinstance(value, bool | int | float | np.generic) else str(value)
 

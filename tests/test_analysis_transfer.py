@@ -156,7 +156,8 @@ def test_search_on_noise_and_on_too_little():
         for k in range(12)
     ]
     assert abs(np.mean([g.test_auroc.estimate for g in got]) - 0.5) < 0.15
-    tiny = ccs.search(np.zeros((12, 2)), np.zeros((12, 2)), [True, False] * 6)
+    few = splits.Split({i: 0 if i < 6 else 2 for i in range(10)}, 0, False)
+    tiny = ccs.search(np.zeros((10, 2)), np.zeros((10, 2)), [True, False] * 5, split=few)
     assert not tiny.test_auroc.defined and "fewer than 8" in tiny.reason
     with pytest.raises(RequestError, match="both be"):
         ccs.search(np.zeros((6, 2)), np.zeros((6, 3)), [True, False] * 3)
