@@ -6,7 +6,7 @@ size and checksums, so that nothing is ever inferred from what happens to lie on
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import StoreError
@@ -44,7 +44,6 @@ class Commit:
 
     shard: int
     plan: str
-    ids: list[str]
     attempt: str
     writer: str
     files: dict[str, FileRecord]
@@ -52,13 +51,13 @@ class Commit:
     written: float | None = None
     blobs: list[str] = field(default_factory=list)
 
-    def record(self) -> bytes:
-        """The bytes of the commit record."""
+    def record(self, ids: list[str]) -> bytes:
+        """The bytes of the commit record, which also names the states."""
         files = {
             name: {key: value for key, value in vars(file).items() if value is not None}
             for name, file in self.files.items()
         }
-        return seal({"format": FORMAT, **vars(self), "files": files})
+        return seal({"format": FORMAT, **vars(self), "files": files, "ids": ids})
 
     @classmethod
     def read(cls, record: bytes, shard: int, run: RunPlan, path: str) -> Commit:
@@ -67,19 +66,16 @@ class Commit:
         Raises
         ------
         StoreError
-            The record is damaged, belongs to another plan or shard, or names other states than the plan.
+            The record is damaged, or belongs to another plan or shard.
         """
         what = f"Commit {shard} of {path} ({commit_name(shard)})"
-        body = unseal(record, what)
+        body = unseal(record, what, upto=b',"ids":[')
         if body.get("format") != FORMAT:
             raise StoreError(f"{what} has format {body.get('format')}, its run has {FORMAT}.")
         files = {name: FileRecord(**entry) for name, entry in body["files"].items()}
         commit = cls(**{key: body[key] for key in cls.__dataclass_fields__ if key != "files"}, files=files)
         if commit.plan != run.digest or commit.shard != shard:
             raise StoreError(f"{what} was made for another plan or shard: it does not belong to this run.")
-        start, stop = run.plan.bounds(shard)
-        if commit.ids != run.plan.ids[start:stop]:
-            raise StoreError(f"{what} names other states than the plan does.")
         return commit
 
 
@@ -114,3 +110,8 @@ def finish_moves(files: Files, commit: Commit, present: Collection[str]) -> int:
         if file.staged.rpartition("/")[2] in present:
             moved += files.move(file.staged, name)
     return moved
+
+
+def names_states(record: bytes, ids: Sequence[str]) -> bool:
+    """Whether a sound commit record names these states, in this order."""
+    return unseal(record, "The commit").get("ids") == list(ids)

@@ -24,7 +24,7 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
     commits = run.commits
     timed = [commit for commit in commits.values() if commit.seconds]
     seconds = sum(commit.seconds or 0.0 for commit in timed)
-    timed_states = sum(len(commit.ids) for commit in timed)
+    timed_states = sum(len(run.plan.shard_rows(commit.shard)) for commit in timed)
     return {
         "path": run.path,
         "format": FORMAT,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -50,7 +50,7 @@ class ObjectFiles:
         self.path = path.rstrip("/")
         self._api = obstore
         with self._errors(), self._refused():
-            retry = {"retry_timeout": timedelta(seconds=self.RETRY_SECONDS)}
+            retry: Any = {"retry_timeout": timedelta(seconds=self.RETRY_SECONDS)}
             self._store = S3Store.from_url(self.path, retry_config=retry)
 
     @contextlib.contextmanager
@@ -118,6 +118,10 @@ class ObjectFiles:
         with ThreadPoolExecutor(min(_THREADS, len(names))) as pool:
             return list(pool.map(one, names))
 
+    @contextlib.contextmanager
+    def reading(self, name: str, scattered: bool = False) -> Iterator[Callable[[int, list[Any]], None]]:
+        yield lambda offset, buffers: self.read_into(name, offset, buffers)
+
     def read_into(self, name: str, offset: int, buffers: list[Any]) -> None:
         views = [memoryview(buffer).cast("B") for buffer in buffers]
         wanted = sum(len(view) for view in views)
@@ -136,14 +140,10 @@ class ObjectFiles:
         except FileNotFoundError:
             return None
 
-    def list(self, folder: str) -> dict[str, int]:
+    def list(self, folder: str) -> set[str]:
         with self._errors():
-            entries = [entry for batch in self._api.list(self._store, f"{folder}/") for entry in batch]
-        return {
-            entry["path"][len(folder) + 1 :]: int(entry["size"])
-            for entry in entries
-            if "/" not in entry["path"][len(folder) + 1 :]
-        }
+            entries = [entry["path"] for batch in self._api.list(self._store, f"{folder}/") for entry in batch]
+        return {path[len(folder) + 1 :] for path in entries if "/" not in path[len(folder) + 1 :]}
 
     def create(self, name: str, data: bytes, durable: bool = True) -> bool:
         with self._errors():

@@ -138,7 +138,7 @@ class Plan:
     def n_states(self) -> int:
         return len(self.ids)
 
-    @property
+    @cached_property
     def n_shards(self) -> int:
         return self.cells[-1].shards.stop
 
@@ -166,11 +166,18 @@ class Plan:
         known = ", ".join(f"{cell.benchmark}/{cell.regime}" for cell in self.cells)
         raise RequestError(f"The plan has no cell {benchmark}/{regime}: it has {known}.")
 
+    @cached_property
+    def _bounds(self) -> list[int]:
+        return list(map(int, self.starts))
+
     def bounds(self, shard: int) -> tuple[int, int]:
         """Plan rows [start, stop) of a shard."""
-        cell = self.cell_of(shard)
-        start = cell.start + (shard - cell.first_shard) * cell.rows
-        return start, min(start + cell.rows, cell.stop)
+        self.cell_of(shard)
+        return self._bounds[shard], self._bounds[shard + 1]
+
+    def shard_rows(self, shard: int) -> range:
+        """Plan rows of a shard."""
+        return range(*self.bounds(shard))
 
     def shard(self, index: int) -> Shard:
         """The shard with its states."""

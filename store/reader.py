@@ -1,17 +1,19 @@
 """Reading a run: committed states only, by layer, regime or item, from runs larger than memory.
 
-What a reader sees is fixed when the run is opened: the shards that had a sound commit at that moment. Every whole chunk
-that is read is checked against the commit, so damaged or foreign bytes are never taken for numbers.
+What a reader sees is fixed when the run is opened: the shards that had a sound commit at that moment. Every chunk that
+is read is checked against the commit, so damaged or foreign bytes are not taken for numbers; only where a few rows are
+picked out of a large chunk is the rest of it neither read nor checked.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +23,7 @@ from . import tables, tensors
 from .commits import Commit, read_commits
 from .dtypes import returned_type, stored_type, to_returned
 from .files import Files, io_pool, open_files
-from .layout import FAILED, FORMAT, ArraySpec, blob_name, ragged_name, table_name
+from .layout import FAILED, FORMAT, ArraySpec, Geometry, blob_name, ragged_name, table_name
 from .notes import read_notes
 from .opening import check_whole, read_plan
 from .plan import Plan, RunPlan, Shard
@@ -30,8 +32,8 @@ from .sealed import crc32c, unseal
 if TYPE_CHECKING:
     import pandas as pd
 
-_SPARSE = 8
-"""Rows of a chunk are read one by one when fewer than one in this many is wanted."""
+_SPARSE = 4
+"""Rows are read one by one, and then unchecked, when fewer than one in this many rows of a chunk is wanted."""
 
 
 @dataclass(frozen=True)
@@ -528,70 +530,108 @@ class Run:
                 flat = values.reshape(len(values), spec.n_layers, width)
                 out[positions] = to_returned(flat[local][:, wanted], spec.dtype)
         else:
-            tasks = [(group, slot, layer) for group in self._groups() for slot, layer in enumerate(wanted)]
-
-            def read(task: tuple[tuple[int, np.ndarray, np.ndarray], int, int]) -> None:
-                self._read_chunks(name, spec, task[0], task[1], task[2], out)
-
-            if len(tasks) == 1:
-                read(tasks[0])
-            elif tasks:
+            groups = list(self._groups())
+            read = partial(self._read_shard, name, spec, wanted, out)
+            if len(groups) == 1:
+                read(groups[0])
+            elif groups:
                 with io_pool() as pool:
-                    for _ in pool.map(read, tasks):
+                    for _ in pool.map(read, groups):
                         pass
         shape = spec.shape if layers is None else (len(wanted), *spec.inner_shape)
         return out.reshape(len(self), *shape)
 
-    def _read_chunks(
+    def _read_shard(
         self,
         name: str,
         spec: ArraySpec,
-        group: tuple[int, np.ndarray, np.ndarray],
-        slot: int,
-        layer: int,
+        layers: list[int],
         out: np.ndarray,
+        group: tuple[int, np.ndarray, np.ndarray],
     ) -> None:
-        """Fill `out[positions, slot]` with one layer of one shard."""
+        """Fill `out[positions]` with the layers of one shard, front to back through one handle."""
         shard, local, positions = group
-        snapshot = self._snapshot
         cell = self.plan.cell_of(shard)
-        geometry = snapshot.run.geometry[cell.index, name]
+        geometry = self._snapshot.run.geometry[cell.index, name]
         file = f"{cell.folder}/{name}/{geometry.chunk_key(shard - cell.first_shard)}"
-        kind = stored_type(spec.dtype)
-        chunks = local // geometry.chunk_rows
-        for number in np.unique(chunks):
-            inside = chunks == number
-            rows, targets = local[inside] - number * geometry.chunk_rows, positions[inside]
-            offset = geometry.chunk_offset(int(number), layer)
-            if len(rows) * _SPARSE < geometry.chunk_rows:
-                bits = self._read_rows(shard, file, offset, rows, spec.inner_bytes).view(kind)
-            else:
-                bits = self._read_chunk(shard, file, offset, geometry.chunk_bytes, int(number) * spec.n_layers + layer)
-                bits = bits.view(kind).reshape(geometry.chunk_rows, -1)
-                if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and targets[-1] - targets[0] == len(rows) - 1:
-                    bits, targets = bits[rows[0] : rows[-1] + 1], slice(targets[0], targets[-1] + 1)
-                else:
-                    bits = bits[rows]
-            out[targets, slot] = to_returned(bits, spec.dtype)
+        parts = []
+        for number in np.unique(local // geometry.chunk_rows).tolist():
+            inside = local // geometry.chunk_rows == number
+            parts.append((number, local[inside] - number * geometry.chunk_rows, positions[inside]))
+        sparse = len(local) * _SPARSE < geometry.chunk_rows * len(parts)
 
-    def _read_chunk(self, shard: int, file: str, offset: int, size: int, number: int) -> np.ndarray:
-        snapshot = self._snapshot
-        data, stated = np.empty(size, np.uint8), bytearray(4)
-        snapshot.fill(shard, file, offset, [data, stated])
-        record = snapshot.commits[shard].files[file].chunks or ""
-        if f"{crc32c(data):08x}" != record[8 * number : 8 * number + 8]:
-            raise snapshot.damaged(file)
-        return data
+        def use(place: str) -> None:
+            with self._snapshot.files.reading(place, scattered=sparse or len(layers) == 1) as fill:
+                for number, rows, targets in parts:
+                    for slot, layer in enumerate(layers):
+                        start = geometry.chunk_offset(number, layer)
+                        if sparse:
+                            _fill_rows(fill, start, rows, out, targets, slot, spec)
+                        else:
+                            self._fill_chunk(fill, shard, file, geometry, (number, layer), rows, out, targets, slot)
 
-    def _read_rows(self, shard: int, file: str, offset: int, rows: np.ndarray, size: int) -> np.ndarray:
-        snapshot = self._snapshot
-        data = np.empty((len(rows), size), np.uint8)
-        jumps = np.flatnonzero(np.diff(rows) != 1) + 1
-        for part in np.split(np.arange(len(rows)), jumps):
-            at = offset + int(rows[part[0]]) * size
-            block = data[part[0] : part[-1] + 1]
-            snapshot.fill(shard, file, at, [block])
-        return data
+        self._snapshot.located(shard, file, use)
+
+    def _fill_chunk(
+        self,
+        fill: Callable[[int, list[Any]], None],
+        shard: int,
+        file: str,
+        geometry: Geometry,
+        place: tuple[int, int],
+        rows: np.ndarray,
+        out: np.ndarray,
+        targets: np.ndarray,
+        slot: int,
+    ) -> None:
+        """Read a chunk, check it against the commit, and put its `rows` to `out[targets, slot]`."""
+        number, layer = place
+        spec, size = geometry.spec, geometry.chunk_bytes
+        whole = len(rows) == geometry.chunk_rows and spec.dtype != "bfloat16"
+        direct = whole and out.shape[1] == 1 and bool((np.diff(targets) == 1).all())
+        data = out[targets[0] : targets[-1] + 1].reshape(-1).view(np.uint8) if direct else _scratch(size)
+        stated = bytearray(4)
+        fill(geometry.chunk_offset(number, layer), [data, stated])
+        record = self._snapshot.commits[shard].files[file].chunks or ""
+        index = number * spec.n_layers + layer
+        if f"{crc32c(data):08x}" != record[8 * index : 8 * index + 8]:
+            raise self._snapshot.damaged(file)
+        if not direct:
+            bits = data.view(stored_type(spec.dtype)).reshape(geometry.chunk_rows, -1)
+            out[_span(targets), slot] = to_returned(bits[_span(rows)], spec.dtype)
+
+
+_LOCAL = threading.local()
+
+
+def _scratch(size: int) -> np.ndarray:
+    """A buffer of this thread, used anew for every chunk: fresh memory costs more than reading into it."""
+    buffer: np.ndarray | None = getattr(_LOCAL, "buffer", None)
+    if buffer is None or len(buffer) < size:
+        buffer = _LOCAL.buffer = np.empty(size, np.uint8)
+    return buffer[:size]
+
+
+def _span(rows: np.ndarray) -> slice | np.ndarray:
+    """The rows as a slice where they follow one another."""
+    return slice(int(rows[0]), int(rows[-1]) + 1) if bool((np.diff(rows) == 1).all()) else rows
+
+
+def _fill_rows(
+    fill: Callable[[int, list[Any]], None],
+    start: int,
+    rows: np.ndarray,
+    out: np.ndarray,
+    targets: np.ndarray,
+    slot: int,
+    spec: ArraySpec,
+) -> None:
+    """Read single rows of the chunk that starts at byte `start` to `out[targets, slot]`, without reading the rest."""
+    bits = np.empty((len(rows), spec.inner_bytes // stored_type(spec.dtype).itemsize), stored_type(spec.dtype))
+    cuts = [0, *(np.flatnonzero(np.diff(rows) != 1) + 1).tolist(), len(rows)]
+    for first, last in zip(cuts[:-1], cuts[1:], strict=True):
+        fill(start + int(rows[first]) * spec.inner_bytes, [bits[first:last]])
+    out[targets, slot] = to_returned(bits, spec.dtype)
 
 
 def _names(asked: str | Sequence[str] | None, known: list[str], what: str) -> set[str]:

@@ -46,8 +46,8 @@ def seal_digest(record: bytes) -> str:
     return record[len(_HEAD) : len(_HEAD) + 8].decode("ascii", "replace")
 
 
-def unseal(record: bytes, what: str) -> dict[str, Any]:
-    """The body of a sealed record.
+def unseal(record: bytes, what: str, upto: bytes | None = None) -> dict[str, Any]:
+    """The body of a sealed record; checked whole, but parsed only up to the field that starts with the bytes `upto`.
 
     Raises
     ------
@@ -63,7 +63,9 @@ def unseal(record: bytes, what: str) -> dict[str, Any]:
     )
     if not sound:
         raise StoreError(f"{what} is damaged ({len(record)} bytes that do not match their checksum).")
-    value = json.loads(body)
+    if upto is not None and (end := body.find(upto)) >= 0:  # quotes within strings are escaped, so this is a field
+        body = body[:end] + b"}"
+    value = json.loads(body.decode("ascii"))
     if not isinstance(value, dict):
         raise StoreError(f"{what} is damaged: its body is not a JSON object.")
     return value

@@ -33,9 +33,9 @@ def sweep(files: Files, run: RunPlan) -> Swept:
     writers = read_notes(files)[0].get("writers", {}) if present else {}
     dead = {name for name, about in writers.items() if files.immediate and surely_dead(about.get("identity", {}))}
     wanted = {file.staged.rpartition("/")[2] for commit in commits.values() for file in commit.files.values()}
-    moved = sum(finish_moves(files, commit, present.keys()) for commit in commits.values())
+    moved = sum(finish_moves(files, commit, present) for commit in commits.values())
     removed = kept = 0
-    for name in sorted(present.keys() - wanted):
+    for name in sorted(present - wanted):
         kind, _, rest = name.partition(".")
         owner = rest.partition(".")[0]
         if kind == "record":  # a record that vanishes before it is published is written again

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import RequestError, StoreError
-from .commits import Commit, read_commits
+from .commits import Commit, names_states, read_commits
 from .files import Files, attempt, open_files, refused
 from .layout import (
     BLOBS,
@@ -126,6 +126,9 @@ def _shard_faults(files: Files, run: RunPlan, commit: Commit) -> Iterator[Fault]
     zarr_shards = _zarr_shards(run, commit.shard)
     wanted = {*zarr_shards, table_name(commit.shard), *(blob_name(name, commit.shard) for name in commit.blobs)}
     wanted |= {ragged_name(commit.shard)} if run.ragged else set()
+    ids = [run.plan.ids[row] for row in run.plan.shard_rows(commit.shard)]
+    if not names_states(files.read(commit_name(commit.shard)), ids):
+        yield Fault(commit_name(commit.shard), "it names other states than the plan does.", commit.shard)
     for name in sorted(wanted ^ commit.files.keys()):
         yield Fault(commit_name(commit.shard), f"it does not fit the plan: {name}.", commit.shard)
     for name, record in commit.files.items():
@@ -143,7 +146,7 @@ def _shard_faults(files: Files, run: RunPlan, commit: Commit) -> Iterator[Fault]
             if f"{_checksum(files, place, size):08x}" != record.crc32c:
                 yield Fault(name, "its bytes do not match the checksum in its commit.", commit.shard)
         else:
-            yield from _chunk_faults(files, place, name, commit, geometry)
+            yield from _chunk_faults(files, run, place, name, commit, geometry)
 
 
 def _zarr_shards(run: RunPlan, shard: int) -> dict[str, Geometry]:
@@ -165,9 +168,11 @@ def _checksum(files: Files, name: str, size: int) -> int:
     return checksum
 
 
-def _chunk_faults(files: Files, place: str, name: str, commit: Commit, geometry: Geometry) -> Iterator[Fault]:
+def _chunk_faults(
+    files: Files, run: RunPlan, place: str, name: str, commit: Commit, geometry: Geometry
+) -> Iterator[Fault]:
     """Each inner chunk and its stored checksum against the commit, and the shard index against the layout."""
-    states = len(commit.ids)
+    states = len(run.plan.shard_rows(commit.shard))
     stated = commit.files[name].chunks or ""
     count = geometry.used_groups(states) * geometry.spec.n_layers
     index = bytearray(geometry.index_bytes)

@@ -285,7 +285,6 @@ class Writer:
                 commit = Commit(
                     shard=index,
                     plan=self._run.digest,
-                    ids=[state["id"] for state in shard.states],
                     attempt=token,
                     writer=self._name,
                     files=records,
@@ -301,7 +300,8 @@ class Writer:
                     )
                 publishing = not beaten
                 won = publishing and (
-                    self._files.create(commit_name(index), commit.record()) or self._is_mine(index, token)
+                    self._files.create(commit_name(index), commit.record([state["id"] for state in shard.states]))
+                    or self._is_mine(index, token)
                 )
         except BaseException:
             self._withdraw(index, token, records, publishing and not self._files.immediate)
