@@ -86,6 +86,8 @@ def write(plan: Plan, folder: Path, command: str) -> Figure:
     png, svg, csv = (folder / f"{plan.name}.{kind}" for kind in ("png", "svg", "csv"))
     with pyplot.rc_context(_STYLE):
         canvas = plan.draw(plan.data)
+        canvas.draw_without_rendering()
+        canvas.set_layout_engine("none")  # laid out once: the two files do not each pay for it
         canvas.savefig(png, bbox_inches="tight", metadata={"Software": None})
         canvas.savefig(svg, bbox_inches="tight", metadata={"Date": None, "Creator": None})
         pyplot.close(canvas)
