@@ -7,6 +7,7 @@ The model's configuration is put back afterwards, however the pass ends.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -47,9 +48,9 @@ class AttentionRecorder:
         layer = self.wanted.get(id(module))
         if layer is None:
             return
-        if not isinstance(mask, torch.Tensor):  # None, or flex attention's block mask, which holds causality only
-            mask = None
-        elif mask.ndim == 2:
+        if hasattr(mask, "mask_mod"):  # flex attention's block mask: a function of batch, head, query and key
+            mask = _block_mask_row(mask, self.boundary, key.shape[2])
+        elif isinstance(mask, torch.Tensor) and mask.ndim == 2:
             mask = mask.to(torch.bool)
         sinks = options.get("s_aux")
         with section("attention rows"):
@@ -63,6 +64,11 @@ class AttentionRecorder:
                 window=options.get("sliding_window") if mask is None or mask.ndim == 2 else None,
                 sinks=None if sinks is None else sinks.to(query.dtype),
             )
+        self.fired[layer] += 1
+
+    def keep(self, layer: int, row: torch.Tensor) -> None:
+        """Take a row [B, H, T] that was read from the model itself."""
+        self.rows[layer] = row.float()
         self.fired[layer] += 1
 
     def result(self) -> list[torch.Tensor | None]:
@@ -84,11 +90,11 @@ class AttentionRecorder:
 
 
 def attention_modules(architecture: Architecture) -> dict[int, nn.Module]:
-    """The attention module of each block that goes through transformers' attention interface: layer to module."""
+    """The attention module of each block whose attention can be read: layer to module."""
     found = {}
     for layer, block in enumerate(architecture.blocks):
         for module in block.modules():
-            if _uses_interface(module):
+            if _uses_interface(module) or type(module).__name__ in _OWN_ATTENTION:
                 found[layer] = module
                 break
     return found
@@ -99,18 +105,31 @@ def supports_attention(architecture: Architecture) -> bool:
     return bool(attention_modules(architecture))
 
 
+def why_no_attention(architecture: Architecture) -> str:
+    """A clause that says why no attention row can be had from a model for which `supports_attention` is False."""
+    suspects = [m for m in architecture.blocks[0].modules() if "attention" in type(m).__name__.lower()]
+    if architecture.heads == 0 or not suspects:
+        return "its blocks have no attention"
+    return f"{type(suspects[0]).__name__} does not go through transformers' attention interface and is not one of {', '.join(_OWN_ATTENTION)}"
+
+
 @contextmanager
 def attention_rows(architecture: Architecture, layers: Sequence[int], boundary: torch.Tensor) -> Iterator[AttentionRecorder]:
     """Record the boundary's attention rows of `layers` during the forward passes inside the context."""
-    modules = attention_modules(architecture)
-    recorder = AttentionRecorder({id(modules[layer]): layer for layer in layers if layer in modules}, layers, boundary)
-    configs = {id(m.config): m.config for m in modules.values()}
-    for module in [architecture.backbone, *architecture.backbone.modules()]:
-        config = getattr(module, "config", None)
-        if config is not None and hasattr(config, "_attn_implementation"):
-            configs[id(config)] = config
+    modules = {layer: m for layer, m in attention_modules(architecture).items() if layer in layers}
+    own = {layer: m for layer, m in modules.items() if type(m).__name__ in _OWN_ATTENTION}
+    recorder = AttentionRecorder({id(m): layer for layer, m in modules.items()}, layers, boundary)
+    configs: dict[int, Any] = {}
+    if len(own) < len(modules):
+        for module in [*modules.values(), architecture.backbone, *architecture.backbone.modules()]:
+            config = getattr(module, "config", None)
+            if config is not None and hasattr(config, "_attn_implementation"):
+                configs[id(config)] = config
     before = {key: config._attn_implementation for key, config in configs.items()}
+    handles: list[Any] = []
     try:
+        for layer, module in own.items():
+            handles += _OWN_ATTENTION[type(module).__name__](module, layer, recorder)
         for key, config in configs.items():
             config._attn_implementation = _registered(before[key] or "eager")
         _active.append(recorder)
@@ -118,8 +137,70 @@ def attention_rows(architecture: Architecture, layers: Sequence[int], boundary: 
     finally:
         if recorder in _active:
             _active.remove(recorder)
+        for handle in handles:
+            handle.remove()
         for key, config in configs.items():
             config._attn_implementation = before[key]
+
+
+def _returned_weights(module: nn.Module, layer: int, recorder: AttentionRecorder) -> list[Any]:
+    """BLOOM and GPT-Neo always form the weights and return them second: keep the boundary's row of that."""
+
+    def hook(_module: nn.Module, _args: Any, output: Any) -> None:
+        recorder.keep(layer, _row_of(output[1], recorder.boundary))
+
+    return [module.register_forward_hook(hook)]
+
+
+def _falcon(module: nn.Module, layer: int, recorder: AttentionRecorder) -> list[Any]:
+    """Falcon calls sdpa by itself: form the row from its fused projection, its rotary embedding and its mask.
+
+    With ALiBi and sdpa the mask that Falcon passes down already holds the position biases.
+    """
+    fused: list[torch.Tensor] = []
+
+    def after_projection(_module: nn.Module, _args: Any, output: torch.Tensor) -> None:
+        fused[:] = [output]
+
+    def after_attention(attention: Any, _args: Any, kwargs: dict[str, Any], output: Any) -> None:
+        if output[1] is not None:  # Falcon's eager attention returns its weights
+            recorder.keep(layer, _row_of(output[1], recorder.boundary))
+            return
+        query, key, _ = (x.transpose(1, 2) for x in attention._split_heads(fused.pop()))
+        if kwargs.get("alibi") is None:
+            cos, sin = kwargs["position_embeddings"]
+            query, key = sys.modules[type(attention).__module__].apply_rotary_pos_emb(query, key, cos, sin)
+        past = kwargs.get("layer_past")
+        if past is not None:
+            key = past.layers[attention.layer_idx].keys
+        recorder.record(attention, query, key, kwargs.get("attention_mask"), {"scaling": attention.inv_norm_factor})
+
+    projection: Any = module.query_key_value
+    return [
+        projection.register_forward_hook(after_projection),
+        module.register_forward_hook(after_attention, with_kwargs=True),
+    ]
+
+
+_OWN_ATTENTION: dict[str, Callable[[nn.Module, int, AttentionRecorder], list[Any]]] = {
+    "BloomAttention": _returned_weights,
+    "GPTNeoSelfAttention": _returned_weights,
+    "FalconAttention": _falcon,
+}
+
+
+def _row_of(weights: torch.Tensor, boundary: torch.Tensor) -> torch.Tensor:
+    """The boundary's row [B, H, T] of attention weights [B, H, Tq, T]."""
+    return weights[torch.arange(len(boundary), device=weights.device), :, boundary]
+
+
+def _block_mask_row(mask: Any, boundary: torch.Tensor, keys: int) -> torch.Tensor:
+    """The boundary's row of a flex attention block mask: bool [B, 1, 1, T]."""
+    batch = torch.arange(len(boundary), device=boundary.device)[:, None]
+    columns = torch.arange(keys, device=boundary.device)[None]
+    zero = torch.zeros_like(batch)
+    seen = mask.mask_mod(batch, zero, boundary[:, None], columns)
+    return seen.expand(len(boundary), keys)[:, None, None].contiguous()
 
 
 def _registered(implementation: str) -> str:
@@ -143,7 +224,7 @@ def _recording(implementation: str) -> Callable[..., Any]:
         if _active:
             _active[-1].record(module, query, key, attention_mask, options)
         if implementation == "eager":
-            function = sys.modules[type(module).__module__].eager_attention_forward
+            function = _eager_function(module)
         else:
             function = ALL_ATTENTION_FUNCTIONS[implementation]
         return function(module, query, key, value, attention_mask, **options)
@@ -151,11 +232,19 @@ def _recording(implementation: str) -> Callable[..., Any]:
     return recording_attention
 
 
+def _eager_function(module: nn.Module) -> Callable[..., Any]:
+    """The eager attention of the file that defines a module's class, or a class it is derived from."""
+    for kind in type(module).__mro__:
+        found = getattr(sys.modules[kind.__module__], "eager_attention_forward", None)
+        if found is not None:
+            return found
+    raise CaptureError(f"{type(module).__name__} has no eager attention of its own; capture without attention rows, or load the model with attn_implementation='sdpa'")
+
+
 def _uses_interface(module: nn.Module) -> bool:
     """Whether a module calls transformers' attention interface in its own forward."""
-    code = getattr(type(module).forward, "__wrapped__", type(module).forward).__code__
-    names = set(code.co_names)
-    return hasattr(module, "config") and "ALL_ATTENTION_FUNCTIONS" in names
+    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    return code is not None and hasattr(module, "config") and "ALL_ATTENTION_FUNCTIONS" in code.co_names
 
 
 def summarise(row: torch.Tensor, spans: Mapping[str, Sequence[int]]) -> dict[str, np.ndarray]:

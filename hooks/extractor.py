@@ -16,7 +16,7 @@ import torch
 
 from ..errors import CaptureError, RequestError
 from . import models, passes
-from .attention import summarise
+from .attention import summarise, why_no_attention
 from .backends import make_backend
 from .backends.protocol import Request, Rows
 from .boundary import Batch, assemble, group, in_batch
@@ -290,7 +290,7 @@ class Extractor:
         if attention not in _ATTENTION:
             raise RequestError(f"attention={attention!r} is unknown; choose from {', '.join(_ATTENTION)}")
         if attention != "none" and not self.backend.gives_attention:
-            raise RequestError(f"backend {self.backend.name!r} gives no attention rows for {self.backend.architecture.model_type} models; use attention='none'")
+            raise RequestError(f"backend {self.backend.name!r} gives no attention rows for {self.backend.architecture.model_type} models ({why_no_attention(self.backend.architecture)}); use attention='none'")
         if keep_cache and not self.backend.gives_cache:
             raise RequestError(f"backend {self.backend.name!r} gives no cache, so generation cannot go on from its capture")
         vocabulary = int(self.backend.architecture.head.weight.shape[0]) if hasattr(self.backend.architecture.head, "weight") else len(self.tokenizer)
