@@ -144,6 +144,10 @@ class Steering:
                         f"the steering's position {outside[0]} is outside prompt {i}, which has {length} tokens"
                     )
 
+    def check_model(self, extractor: Any) -> None:
+        """Raise RequestError when an extractor's model cannot take this steering; nothing is put in place."""
+        _Applied(self, extractor)
+
     @contextmanager
     def on(self, extractor: Any) -> Iterator[Steering]:
         """Steer every pass of an extractor's model inside the block: captures, generation, and the model's own calls.

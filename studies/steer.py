@@ -1,0 +1,444 @@
+"""Steering a finished run's held-out items: what a direction does at several doses, beside random directions as long.
+
+Guarantees: the direction and the probe see training items only and every effect is measured on items that neither has
+seen; each dose is compared with the same prompts unsteered, pair by pair; the prompts are the run's own token ids, and the
+model is checked to be the run's own. This prevents the two usual faults of steering results: effects measured on the
+items that made the vector, and effects that any vector of that length would have had.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from tqdm import tqdm
+
+from .. import store
+from ..analysis import splits
+from ..errors import RequestError
+from ..hooks import CapturedBatch, Extractor, join
+from ..hooks.directions import METHODS, LinearProbe, SteeringVector, TrainingStates, item_names, steering_vector
+from ..hooks.rendering import Rendered
+from ..hooks.steering import MODES, Steering
+from . import grading
+from .generation import Output, continue_greedily
+from .steer_report import SteerReport, dose_response, slopes
+
+BASELINE = "unsteered"
+VECTOR = "vector"
+
+
+@dataclass(frozen=True)
+class SteerConfig:
+    """What `run_steer` does.
+
+    Attributes
+    ----------
+    run : path
+        A finished study with `resid_post` (or the asked site) stored.
+    layer : int, optional
+        Where to steer; negative from the last captured layer. May be left out with `vector`, whose own layer is taken.
+    scales : sequence of float
+        Multiples of the vector's own length. Vectors made here are as long as the two classes' mean states are apart, so
+        a scale of 1 moves a state by one class difference; the report also says how much of a typical state's norm
+        that is. For the modes other than "add" a scale is the share of the change that is made. 0 is always run.
+    target, positive, negative, method, site
+        What the vector is made from: see `hooks.steering_vector`. The probe that scores the steered states reads `target`.
+    vector : path, optional
+        A file that `SteeringVector.save` wrote, instead of a vector made here; the items it has seen are left out.
+    mode : {"add", "ablate", "project", "replace"}
+    positions : str or sequence of int
+        As in `Steering`. "response" steers the boundary, where the direction was measured, and every generated token.
+    benchmarks, regimes : sequence of str, optional
+        Use these cells of the run only.
+    n : int, optional
+        Most held-out items per benchmark, a seeded sample; None takes all.
+    controls : int
+        Random directions of the vector's length.
+    generate : bool
+        Whether to let the model answer at each dose, and grade it; a run made without generating cannot.
+    max_new_tokens : int, optional
+        Cap on output tokens; None takes the run's own caps.
+    probe_layer : int, optional
+        Where the probe reads `resid_post`; None takes the last captured layer.
+    seed : int
+        Seeds the split, the sample, the random directions and the bootstrap.
+    resamples : int
+    level : float
+    model, dtype, device, batch_tokens : optional
+        In place of the run's own.
+    """
+
+    run: str | os.PathLike[str]
+    layer: int | None = None
+    scales: Sequence[float] = (-8.0, -4.0, 0.0, 4.0, 8.0)
+    target: str = "correct"
+    positive: Any = None
+    negative: Any = None
+    method: str = "mean-difference"
+    site: str = "resid_post"
+    vector: str | os.PathLike[str] | None = None
+    mode: str = "add"
+    positions: str | Sequence[int] = "response"
+    benchmarks: Sequence[str] | None = None
+    regimes: Sequence[str] | None = None
+    n: int | None = None
+    controls: int = 3
+    generate: bool = True
+    max_new_tokens: int | None = None
+    probe_layer: int | None = None
+    seed: int = 0
+    resamples: int = 1000
+    level: float = 0.95
+    model: str | None = None
+    dtype: str | None = None
+    device: str | None = None
+    batch_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            scales = tuple(sorted({float(s) for s in self.scales}))
+        except (TypeError, ValueError) as error:
+            raise RequestError(f"scales must be numbers such as -8,-4,0,4,8, found {self.scales!r}") from error
+        if not any(scales) or not all(map(math.isfinite, scales)):
+            raise RequestError(f"scales must be finite numbers, one of them not 0, found {list(scales)}")
+        object.__setattr__(self, "scales", scales)
+        for name, allowed in (("mode", MODES), ("method", METHODS)):
+            if getattr(self, name) not in allowed:
+                raise RequestError(f"{name} {getattr(self, name)!r} is unknown; choose from {', '.join(allowed)}")
+        for name, least in (("n", 1), ("controls", 0), ("max_new_tokens", 1), ("resamples", 1)):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+                raise RequestError(f"{name} must be a whole number of at least {least}, found {value!r}")
+        if not 0 < self.level < 1:
+            raise RequestError(f"level must lie between 0 and 1, found {self.level!r}")
+        if self.layer is None and self.vector is None:
+            raise RequestError("say where to steer: give a layer, or a saved vector")
+
+
+def run_steer(config: SteerConfig, *, progress: bool = True, extractor: Extractor | None = None) -> SteerReport:
+    """Steer a run's held-out items along a vector at several doses, and along random directions of its length.
+
+    Parameters
+    ----------
+    config : SteerConfig
+    progress : bool
+        Show a bar on stderr.
+    extractor : Extractor, optional
+        The run's model, already loaded.
+
+    Returns
+    -------
+    SteerReport
+
+    Raises
+    ------
+    RequestError
+        If the run lacks what is needed, its states do not define the direction, or the model is not the run's.
+    """
+    run = store.open_run(config.run)
+    kind = run.manifest.get("kind")
+    if kind != "study" or "token_ids" not in run.ragged_arrays:
+        raise RequestError(
+            f"{run.path} is not a study (it is {kind or 'of another kind'}), so it has no prompts to steer"
+        )
+    chosen = run.select(regime=config.regimes, benchmark=config.benchmarks)
+    vector, probe, held_out = _learn(config, chosen)
+    states = held_out.states
+    wants_text = config.generate and states["correct"].notna().any()
+    if extractor is None:
+        extractor = _load(config, run)
+    _same_model(extractor, run)
+    steerings = _doses(config, vector)
+    for steering in steerings.values():
+        steering.check_model(extractor)
+    work = _Work.of(held_out, extractor, config, bool(wants_text))
+    probe_layer = _probe_layer(config, chosen)
+    frames = []
+    total = (1 + len(steerings)) * len(states)
+    with tqdm(total=total, unit="state", disable=not progress, file=sys.stderr, dynamic_ncols=True) as bar:
+        for (direction, scale), steering in {(BASELINE, 0.0): None, **steerings}.items():
+            bar.set_description(f"{direction} {scale:+g}" if steering else direction)
+            frames.append(_measure(work, steering, probe, probe_layer, bar).assign(direction=direction, scale=scale))
+    outcomes = pd.concat(frames, ignore_index=True)
+    baseline = frames[0]
+    drift = float(np.abs(baseline["entropy_bits"].to_numpy() - states["entropy_bits"].to_numpy(float)).max())
+    settings = {"resamples": config.resamples, "level": config.level, "seed": config.seed}
+    summary = {
+        "run": os.path.basename(str(run.path).rstrip("/")),
+        "model": extractor.manifest()["model"],
+        "site": vector.site,
+        "layer": vector.layer,
+        "mode": config.mode,
+        "positions": config.positions if isinstance(config.positions, str) else list(config.positions),
+        "target": vector.target,
+        "method": vector.method,
+        "vector_norm": vector.norm,
+        "median_state_norm": vector.provenance.get("median_state_norm"),
+        "held_out_states": len(states),
+        "held_out_items": len(set(item_names(states))),
+        "controls": config.controls,
+        "generated": bool(wants_text),
+        "probe_layer": probe_layer,
+        "probe_validation_auroc": probe.validation_auroc,
+        "baseline_entropy_drift_bits": drift,
+        **settings,
+        "provenance": dict(vector.provenance),
+        "capture": extractor.manifest(),
+    }
+    return SteerReport(dose_response(outcomes, **settings), slopes(outcomes, **settings), outcomes, vector, summary)
+
+
+def _learn(config: SteerConfig, chosen: store.Run) -> tuple[SteeringVector, LinearProbe, store.Run]:
+    """The vector, the probe that scores steered states, and the states that neither has seen."""
+    states = chosen.states
+    items = item_names(states)
+    if config.target not in states.columns:
+        raise RequestError(f"the run has no column {config.target!r}; it has {', '.join(map(str, states.columns))}")
+    labels = None if pd.api.types.is_float_dtype(states[config.target]) else list(states[config.target])
+    split = splits.split_items(items, labels, seed=config.seed)
+    seen = {item for item, part in split.part.items() if part != 2}
+    if config.vector is None:
+        assert config.layer is not None
+        vector = steering_vector(
+            chosen,
+            config.layer,
+            config.target,
+            method=config.method,
+            site=config.site,
+            positive=config.positive,
+            negative=config.negative,
+            split=split,
+            seed=config.seed,
+        )
+    else:
+        vector = SteeringVector.load(config.vector)
+        if config.layer is not None and config.layer % _depth(chosen) != vector.layer:
+            raise RequestError(f"the saved vector is for layer {vector.layer}, but layer {config.layer} was asked for")
+        seen |= set(vector.train_items) | set(vector.validation_items)
+    data = TrainingStates.read(
+        chosen,
+        _probe_layer(config, chosen),
+        config.target,
+        "resid_post",
+        config.positive,
+        config.negative,
+        None,
+        None,
+        split=split,
+        seed=config.seed,
+    )
+    keep = [item for item in dict.fromkeys(items) if item not in seen]
+    if config.n is not None:
+        keep = _sample(keep, config.n, config.seed)
+    wanted = set(keep)
+    rows = [i for i, item in enumerate(items) if item in wanted]
+    if not rows:
+        raise RequestError("no item is held out from the vector; use a run with more items than the vector has seen")
+    return vector, data.probe(), chosen.take(np.array(rows))
+
+
+def _sample(items: list[Any], n: int, seed: int) -> list[Any]:
+    """At most n items of each benchmark (the first of a pair is its benchmark)."""
+    groups: dict[Any, list[Any]] = {}
+    for item in items:
+        groups.setdefault(item[0] if isinstance(item, tuple) else None, []).append(item)
+    rng = np.random.default_rng(seed)
+    return [group[i] for group in groups.values() for i in sorted(rng.permutation(len(group))[:n])]
+
+
+def _depth(run: store.Run) -> int:
+    return int(run.manifest["capture"]["n_layers"])
+
+
+def _probe_layer(config: SteerConfig, run: store.Run) -> int:
+    """The layer whose resid_post the probe reads."""
+    layers = run.sites.get("resid_post")
+    if not layers:
+        raise RequestError("the run holds no resid_post, which the probe reads; make it with --sites resid_post")
+    asked = -1 if config.probe_layer is None else config.probe_layer
+    if asked not in layers and not -len(layers) <= asked < 0:
+        raise RequestError(f"resid_post of layer {asked} is not in the run; it has {', '.join(map(str, layers))}")
+    return layers[asked] if asked < 0 else asked
+
+
+def _doses(config: SteerConfig, vector: SteeringVector) -> dict[tuple[str, float], Steering]:
+    """Each direction at each scale but 0."""
+    directions = {VECTOR: vector}
+    directions |= {f"random {k}": vector.random(config.seed + k) for k in range(config.controls)}
+    return {
+        (name, scale): direction.steering(scale, config.positions, config.mode)
+        for name, direction in directions.items()
+        for scale in config.scales
+        if scale != 0
+    }
+
+
+def _load(config: SteerConfig, run: store.Run) -> Extractor:
+    capture, own = run.manifest["capture"], run.config
+    return Extractor.from_pretrained(
+        config.model or capture["model"],
+        dtype=config.dtype or capture["dtype"],
+        device=config.device,
+        batch_tokens=config.batch_tokens or own.get("batch_tokens"),
+    )
+
+
+def _same_model(extractor: Extractor, run: store.Run) -> None:
+    """Refuse a model other than the run's."""
+    mine, stored = extractor.manifest(), run.manifest["capture"]
+    for name in ("model_type", "n_layers", "d_model", "tokenizer_hash", "model_revision"):
+        if None not in (mine.get(name), stored.get(name)) and mine[name] != stored[name]:
+            raise RequestError(
+                f"the run was made with a model whose {name} is {stored[name]}, but this one's is {mine[name]}; "
+                "give the run's own model"
+            )
+
+
+@dataclass(frozen=True)
+class _Work:
+    """The held-out prompts, ready for the model."""
+
+    extractor: Extractor
+    states: pd.DataFrame
+    items: list[Any]
+    rendered: list[Rendered]
+    options: list[tuple[str, ...] | None]
+    caps: list[int]
+
+    @classmethod
+    def of(cls, held_out: store.Run, extractor: Extractor, config: SteerConfig, generate: bool) -> _Work:
+        states = held_out.states
+        rendered, options, caps = [], [], []
+        for i, row in enumerate(states.to_dict("records")):
+            ids = tuple(int(t) for t in held_out.ragged("token_ids", i))
+            rendered.append(Rendered(ids, row["prompt"], row["bos_count"], row["template"], row["template_hash"]))
+            options.append(None if pd.isna(row["choices"]) else tuple(json.loads(row["choices"])))
+            own = row["max_new_tokens"]
+            caps.append(0 if not generate else config.max_new_tokens or int(own))
+        limit = extractor.context_length
+        for r, cap, name in zip(rendered, caps, states["id"], strict=True):
+            if limit is not None and len(r.token_ids) + cap > limit:
+                raise RequestError(
+                    f"the prompt of {name} has {len(r.token_ids)} tokens, which with {cap} output tokens is more than "
+                    f"the model's context of {limit}; lower max_new_tokens"
+                )
+        return cls(extractor, states, item_names(states), rendered, options, caps)
+
+
+def _measure(work: _Work, steering: Steering | None, probe: LinearProbe, probe_layer: int, bar: Any) -> pd.DataFrame:
+    """Outcomes of all held-out states under one steering (or none)."""
+    parts = []
+    for cap in dict.fromkeys(work.caps):
+        rows = [i for i, c in enumerate(work.caps) if c == cap]
+        if steering is None:
+            parts.append(_measure_rows(work, rows, cap, probe, probe_layer, bar))
+        else:
+            with steering.on(work.extractor):
+                parts.append(_measure_rows(work, rows, cap, probe, probe_layer, bar))
+    return pd.concat(parts).sort_index()
+
+
+def _measure_rows(
+    work: _Work, rows: list[int], cap: int, probe: LinearProbe, probe_layer: int, bar: Any
+) -> pd.DataFrame:
+    options = [work.options[i] for i in rows]
+    extractor = work.extractor
+    stream = extractor.stream(
+        [work.rendered[i] for i in rows],
+        ("resid_post",),
+        [probe_layer],
+        options=options if any(options) else None,
+        top_k=1,
+        keep_cache=cap > 0,
+    )
+    pieces: list[CapturedBatch] = []
+    outputs: list[Output | None] = [None] * len(rows)
+    for captured in stream:
+        if cap:
+            for row, output in zip(
+                captured.batch.rows,
+                continue_greedily(extractor.model, extractor.tokenizer, captured, cap),
+                strict=True,
+            ):
+                outputs[row] = output
+        pieces.append(CapturedBatch(captured.states, captured.batch, captured.next_token, None))
+        bar.update(len(captured.batch.rows))
+    got = join(pieces, len(rows))
+    logits = probe(got.resid_post[:, 0].double().numpy())
+    found = []
+    for k, i in enumerate(rows):
+        row = work.states.iloc[i]
+        own = options[k]
+        values: dict[str, Any] = {
+            "id": row["id"],
+            "benchmark": row["benchmark"],
+            "regime": row["regime"],
+            "item": work.items[i],
+            "entropy_bits": float(got.entropy_bits[k]),
+            "probe_logit": float(logits[k]),
+        }
+        if own is not None and got.option_logprobs is not None and got.option_margin is not None:
+            values["option_margin"] = float(got.option_margin[k])
+            values["gold_margin"] = _gold_margin(got.option_logprobs[k], own, str(row["gold"]))
+        output = outputs[k]
+        if output is not None:
+            choices = None if own is None else json.loads(row["choices"])
+            grade = grading.grade(row["benchmark"], output.text, row["gold"], choices)
+            values |= {
+                "accuracy": float(grade.correct),
+                "compliance": float(grade.compliant),
+                "output_tokens": float(len(output.token_ids)),
+                "text": output.text,
+                "answer": grade.answer,
+            }
+        found.append(values)
+    return pd.DataFrame(found, index=rows)
+
+
+def _gold_margin(logprobs: np.ndarray, labels: tuple[str, ...], gold: str) -> float:
+    """Log-probability of the gold option minus that of the best other one (nats)."""
+    if gold not in labels:
+        return math.nan
+    own = logprobs[: len(labels)]
+    place = labels.index(gold)
+    return float(own[place] - np.delete(own, place).max())
+
+
+def save(report: SteerReport, folder: str | os.PathLike[str]) -> Path:
+    """Write steer.md, steer.json, table.csv, outcomes.csv and vector.safetensors into a folder, made if need be.
+
+    Raises
+    ------
+    RequestError
+        If the folder cannot be written.
+    """
+    place = Path(folder)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "steer.md").write_text(report.markdown(), encoding="utf-8")
+        (place / "steer.json").write_text(report.to_json(), encoding="utf-8")
+        report.table.to_csv(place / "table.csv", index=False)
+        report.outcomes.to_csv(place / "outcomes.csv", index=False)
+        report.vector.save(place / "vector.safetensors")
+    except OSError as error:
+        raise RequestError(f"{place} cannot be written ({error}); give a folder that can") from error
+    return place
+
+
+def settings(config: SteerConfig) -> dict[str, Any]:
+    """The settings as JSON values."""
+    values = dataclasses.asdict(config)
+    return {
+        k: os.fspath(v) if isinstance(v, os.PathLike) else list(v) if isinstance(v, tuple) else v
+        for k, v in values.items()
+    }
