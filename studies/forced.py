@@ -131,7 +131,8 @@ def answer_forms(tokenizer: Any, labels: Sequence[str], where: str = "options") 
         For fewer than two options, a repeated or empty one, or two that are the same tokens.
     """
     labels = tuple(labels)
-    if len(labels) < 2 or len(set(labels)) != len(labels) or not all(isinstance(t, str) and t.strip() for t in labels):
+    stripped = {t.strip() for t in labels if isinstance(t, str)} - {""}
+    if len(labels) < 2 or len(stripped) != len(labels):
         raise RequestError(f"{where} must be at least two different non-empty strings, found {list(labels)}")
     sequences = [
         tuple(dict.fromkeys(tuple(tokenizer(t, add_special_tokens=False)["input_ids"]) for t in (label, " " + label)))

@@ -1,0 +1,228 @@
+"""Trajectory runs from end to end: what is kept, interruption and resumption, refusals, and the report."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from precollapse import open_run, verify
+from precollapse.analysis.trajectory_tables import forced_table, run_agreement, sampled_table
+from precollapse.errors import RequestError
+from precollapse.store import ConfigMismatch
+from precollapse.studies import trajectories, trajectory_shards
+
+REGISTRATION = """
+title: small
+protocol: {rule: sentence, m: 3, epsilon: 0.01, seed: 1}
+hypotheses:
+  - {name: H1, estimate: gap_points, criterion: "> 0", p: fisher_greater}
+family: [H1]
+"""
+
+
+@pytest.fixture(scope="module")
+def settings(tiny_folder, tmp_path_factory) -> dict:
+    folder = tmp_path_factory.mktemp("trajectories")
+    rows = [{"id": f"q{i}", "question": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(6)]
+    choices = [{"id": f"c{i}", "question": f"Is {i} even?", "answer": "AB"[i % 2], "choices": ["yes", "no"]} for i in range(2)]
+    for name, content in (("sums", rows), ("parity", choices)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in content))
+    (folder / "registration.yaml").write_text(REGISTRATION)
+    return {
+        "model": str(tiny_folder), "benchmarks": ("sums", "parity"), "items": {n: folder / f"{n}.jsonl" for n in ("sums", "parity")},
+        "measures": ("sampled", "forced"), "chain_tokens": 60, "continuation_tokens": 12, "m": 3, "rule": "window-20",
+        "cap": 3, "forced_rule": "window-10", "compare_rules": ("sentence",), "shard_size": 2, "seed": 1,
+        "anchors": trajectories.ANCHOR_PARAPHRASES[:2], "preregistration": folder / "registration.yaml", "residual": True,
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(settings, tmp_path_factory):
+    return trajectories.run_trajectories(
+        trajectories.TrajectoryConfig(out=tmp_path_factory.mktemp("whole") / "run.zarr", **settings), progress=False
+    )
+
+
+def same_runs(a, b) -> None:
+    assert a.states["id"].tolist() == b.states["id"].tolist()
+    for column in trajectory_shards.COLUMNS:
+        pd.testing.assert_series_equal(a.states[column], b.states[column])
+    for name in a.ragged_arrays:
+        for i in range(len(a)):
+            assert np.array_equal(a.ragged(name, i), b.ragged(name, i), equal_nan=a.ragged(name, i).dtype.kind == "f"), name
+
+
+def test_what_is_kept_is_consistent(run):
+    s = run.states
+    assert run.progress.complete and verify(run.path) == [] and len(run) == 8
+    for i, state in enumerate(s.itertuples()):
+        kept = json.loads(state.continuations)
+        bounds = run.ragged("boundaries", i)
+        assert bounds[0] == 0 and (np.diff(bounds) > 0).all() and bounds[-1] <= state.chain_tokens
+        assert len(kept) == len(bounds) == len(run.ragged("entropies", i)) <= 4
+        assert all(len(prefix) == 3 for prefix in kept)
+        answers = [[c["answer"] for c in prefix] for prefix in kept]
+        parsed = [sum(a is not None for a in row) for row in answers]
+        assert parsed == run.ragged("parsed", i).tolist()
+        assert [p == 0 for p in parsed] == np.isnan(run.ragged("entropies", i)).tolist()
+        assert state.chain_tokens == len(run.ragged("chain_ids", i))
+        assert state.truncated == (state.finish_reason == "length")
+        forced = run.ragged("forced_boundaries", i)
+        by_rule = json.loads(state.forced_by_rule)
+        assert set(by_rule) == {"window-10", "sentence"} and sorted(set(sum(by_rule.values(), []))) == forced.tolist()
+        assert run.ragged("forced_logprobs", i).shape[:2] == (2, len(forced))
+        assert run.ragged("resid_answer", i).shape == (len(forced), 3, 32)
+    assert s["forced_labels"].iloc[-1] == '["A", "B"]'
+
+
+def test_free_response_forces_the_answers_the_model_gave_and_scores_gold_beside_them(run):
+    for i, state in enumerate(run.select(benchmark="sums").states.itertuples()):
+        labels = json.loads(state.forced_labels)
+        given = {c["answer"] for prefix in json.loads(state.continuations) for c in prefix} | {state.answer}
+        assert set(labels) <= given and json.loads(state.forced_candidates) == [state.gold]
+        assert run.select(benchmark="sums").ragged("forced_candidate_logprobs", i).shape[2] == 1
+
+
+def test_an_interrupted_run_equals_an_uninterrupted_one(run, settings, tmp_path, monkeypatch):
+    config = trajectories.TrajectoryConfig(out=tmp_path / "run.zarr", **settings)
+    make, calls = trajectory_shards.make_shard, []
+
+    def breaking(*arguments):
+        calls.append(1)
+        if len(calls) in (2, 4):
+            raise KeyboardInterrupt
+        return make(*arguments)
+
+    monkeypatch.setattr(trajectories, "make_shard", breaking)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            trajectories.run_trajectories(config, progress=False)
+    part = open_run(config.out)
+    assert 0 < part.progress.states < 8
+    same_runs(trajectories.run_trajectories(config, progress=False), run)
+
+
+def test_a_killed_run_equals_an_uninterrupted_one(run, settings, tmp_path):
+    script = tmp_path / "go.py"
+    given = {k: str(v) if isinstance(v, Path) else v for k, v in settings.items()}
+    given["items"] = {k: str(v) for k, v in settings["items"].items()}
+    script.write_text(
+        "import json, sys\nfrom precollapse.studies.trajectories import TrajectoryConfig, run_trajectories\n"
+        "run_trajectories(TrajectoryConfig(**json.load(open(sys.argv[1]))), progress=False)\n"
+    )
+    (tmp_path / "config.json").write_text(json.dumps({**given, "out": str(tmp_path / "run.zarr")}))
+    process = subprocess.Popen([sys.executable, script, tmp_path / "config.json"], env={**os.environ, "OMP_NUM_THREADS": "1"})
+    commits = tmp_path / "run.zarr" / "_commits"
+    deadline = time.monotonic() + 150
+    while not (commits.is_dir() and any(commits.glob("*.json"))) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert any(commits.glob("*.json"))
+    config = trajectories.TrajectoryConfig(out=tmp_path / "run.zarr", **settings)
+    same_runs(trajectories.run_trajectories(config, progress=False), run)
+
+
+def test_another_protocol_or_an_edited_registration_is_refused(run, settings, tmp_path):
+    with pytest.raises(ConfigMismatch, match="temperature"):
+        trajectories.run_trajectories(trajectories.TrajectoryConfig(out=run.path, **{**settings, "temperature": 0.1}))
+    edited = tmp_path / "registration.yaml"
+    edited.write_text(REGISTRATION.replace("> 0", "> -5"))
+    with pytest.raises(ConfigMismatch, match="preregistration"):
+        trajectories.run_trajectories(trajectories.TrajectoryConfig(out=run.path, **{**settings, "preregistration": edited}))
+
+
+def test_given_chains_are_followed_as_they_stand(settings, tmp_path):
+    chains = tmp_path / "chains.jsonl"
+    texts = {"q1": "One and one. That makes 2.", "q3": "Three twice is 6. Sure? Yes, 6."}
+    chains.write_text("".join(json.dumps({"id": k, "chain": v}) + "\n" for k, v in texts.items()))
+    given = {**settings, "benchmarks": ("sums",), "items": {"sums": settings["items"]["sums"]}, "chains": {"sums": chains}}
+    given |= {"rule": "sentence", "cap": None, "preregistration": None}
+    found = trajectories.run_trajectories(trajectories.TrajectoryConfig(out=tmp_path / "run.zarr", **given), progress=False)
+    assert dict(zip(found.states["item_id"], found.states["chain"], strict=True)) == texts
+    assert found.states["correct"].tolist() == [True, True] and found.states["truncated"].isna().all()
+    assert [len(found.ragged("boundaries", i)) for i in range(2)] == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rule": "paragraphs"}, "segmentation rule"),
+        ({"m": 0}, "m, the number"),
+        ({"temperature": -1}, "temperature"),
+        ({"chain_tokens": 0}, "budget"),
+        ({"cap": 0}, "cap"),
+        ({"measures": ("guessed",)}, "measure"),
+        ({"benchmarks": ("nothing",), "items": {}}, "benchmark"),
+        ({"tie": "coin"}, "tie"),
+        ({"options": ("A",)}, "two options"),
+        ({"epsilon": -0.1}, "epsilon"),
+    ],
+)
+def test_bad_settings_are_refused_at_once(settings, tmp_path, change, message):
+    with pytest.raises(RequestError, match=message):
+        trajectories.TrajectoryConfig(out=tmp_path / "run.zarr", **{**settings, **change})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"chain_tokens": 5000}, "context is 1024"), ({"options": ("A", "A ")}, "same tokens|share|two different"), ({"n": 99}, "99")],
+)
+def test_what_does_not_fit_the_model_is_refused_before_any_work(settings, tmp_path, change, message):
+    config = trajectories.TrajectoryConfig(out=tmp_path / "run.zarr", **{**settings, **change})
+    with pytest.raises(RequestError, match=message):
+        trajectories.run_trajectories(config, progress=False)
+    assert not (tmp_path / "run.zarr").exists()
+
+
+def test_report_has_every_part_and_no_machine_path(run, tmp_path):
+    report = trajectories.trajectory_report(run, tmp_path / "report", resamples=30, others={"the same again": run})
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "<svg" in page and "<title>prefix 0:" in page and page.count("data:image/png") >= 5
+    for part in ("Protocol", "What the protocol did", "outcome: answer at the last prefix", "own answer", "Sensitivity", "Agreement"):
+        assert part in report.markdown
+    assert "rule: declared 'sentence', run with 'window-20'" in report.markdown
+    verdict = [name for name in report.tables if name.endswith("_verdicts")]
+    assert verdict and set(report.tables[verdict[0]]["verdict"]) <= {"supported", "not supported", "undefined"}
+    assert json.loads((tmp_path / "report" / "report.json").read_text())["protocol"]["seed"] == "1"
+    again = report.tables["run_agreement"].iloc[0]
+    assert again["same_flag"] == 1 and again["same_answer"] == 1
+    pairs = report.tables["sensitivity_anchor"]
+    assert len(pairs) == 1 and -1 <= pairs["spearman"].iloc[0] <= 1
+    assert set(report.tables["sensitivity_rule"]["rule"]) == {"window-10", "sentence"}
+
+
+def test_tables_agree_with_the_stored_entropies(run):
+    sampled, forced = sampled_table(run), forced_table(run)
+    for i in range(len(run)):
+        h = run.ragged("entropies", i)
+        points = h[~np.isnan(h)]
+        if len(points) >= 2:
+            assert sampled["violations"].iloc[i] == (np.diff(points) > 0.01).sum()
+            assert sampled["coherence"].iloc[i] == pytest.approx(points[0] - points[-1])
+        wanted = json.loads(run.states["forced_by_rule"].iloc[i])["window-10"]
+        assert len(forced["entropies"].iloc[i]) == len(wanted)
+    logprobs = run.ragged("forced_logprobs", 7)[0][-1]
+    assert forced["confidence"].iloc[7] == pytest.approx(math.exp(logprobs.max()) / np.exp(logprobs).sum())
+    fewer = sampled_table(run, m=1)
+    assert fewer["final"].dropna().eq(0).all()  # one answer has no entropy
+    assert run_agreement({"a": sampled, "b": fewer})["n"].iloc[0] <= 8
+
+
+def test_a_run_of_another_kind_is_refused(tmp_path):
+    from precollapse import store
+
+    plan = store.Plan.build([{"id": "a", "benchmark": "b", "regime": "c", "item_id": "d"}], 1)
+    with store.open_writer(tmp_path / "other.zarr", plan=plan, config={}, columns={"x": "int64"}) as writer:
+        writer.write(0, table={"x": [1]})
+    with pytest.raises(RequestError, match="kind"):
+        trajectories.trajectory_report(store.open_run(tmp_path / "other.zarr"))
