@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     parser = build_parser()
     try:
-        arguments = parser.parse_args(argv)
+        arguments = parser.parse_args(_joined(sys.argv[1:] if argv is None else argv))
         if arguments.command is None:
             parser.print_help(sys.stderr)
             return 2
@@ -52,6 +53,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
+def _joined(argv: Sequence[str]) -> list[str]:
+    """Arguments with a value such as "-8,-4,0" joined to its flag, which argparse would take for a flag of its own."""
+    out: list[str] = []
+    for argument in argv:
+        if out and out[-1] in ("--scales", "--layers") and re.match(r"-[\d.]", argument):
+            out[-1] += f"={argument}"
+        else:
+            out.append(argument)
+    return out
+
+
 class _Parser(argparse.ArgumentParser):
     """A parser that refuses in one sentence, without printing its usage first."""
 
@@ -70,6 +82,8 @@ def build_parser() -> argparse.ArgumentParser:
         _run_command,
         _report_command,
         _trajectories_command,
+        _steer_command,
+        _profile_command,
         _info_command,
         _verify_command,
         _repair_command,
@@ -432,6 +446,149 @@ def _trajectories(a: argparse.Namespace) -> int:
     return 1 if run.failed_cells or not run.progress.complete else 0
 
 
+# --- steer, profile -----------------------------------------------------------------------------------------------------
+
+
+def _steer_command(commands: Any) -> None:
+    p = _command(
+        commands,
+        "steer",
+        _steer,
+        "put a direction learnt from a run back into its model, and report the dose response on held-out items",
+    )
+    p.add_argument("run", metavar="RUN.zarr", help="a finished study that kept resid_post")
+    p.add_argument("--layer", type=int, help="block whose output is steered; negative from the last captured one")
+    p.add_argument(
+        "--scales",
+        default="-8,-4,0,4,8",
+        help="multiples of the vector, comma list (default: -8,-4,0,4,8)",
+    )
+    p.add_argument(
+        "--target",
+        default="correct",
+        help="what the direction separates: correct, compliant, option_choice, or another column (default: correct)",
+    )
+    p.add_argument("--positive", help="value of the target on the positive side, where it has more than two")
+    p.add_argument("--negative", help="value of the target on the negative side (default: every other)")
+    p.add_argument("--method", default="mean-difference", help="mean-difference or probe (default: mean-difference)")
+    p.add_argument("--site", default="resid_post", help="site that is steered (default: resid_post)")
+    p.add_argument("--vector", metavar="FILE", help="a saved vector instead of one made from the run")
+    p.add_argument("--mode", default="add", help="add, ablate, project or replace (default: add)")
+    p.add_argument(
+        "--positions",
+        default="response",
+        help="prompt, generated, both, boundary or response (default: response, the boundary and every generated token)",
+    )
+    p.add_argument("--benchmark", metavar="NAMES", help="only these benchmarks of the run")
+    p.add_argument("--regimes", metavar="NAMES", help="only these regimes of the run")
+    p.add_argument("--n", type=int, help="most held-out items per benchmark (default: all)")
+    p.add_argument("--controls", type=int, default=3, help="random directions of the same norm (default: 3)")
+    p.add_argument("--no-generate", action="store_true", help="capture only")
+    p.add_argument("--max-new-tokens", type=int, help="cap on output tokens (default: the run's own)")
+    p.add_argument("--seed", type=int, default=0, help="seed of split, sample, controls and bootstrap (default: 0)")
+    p.add_argument("--device", help="torch device (default: the first GPU, else the CPU)")
+    p.add_argument("--out", metavar="DIR", help="folder for the tables, the figure and the vector")
+    p.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def _steer(a: argparse.Namespace) -> int:
+    _quiet_libraries()
+    from .studies.steer import SteerConfig, run_steer, save
+
+    config = SteerConfig(
+        run=a.run,
+        layer=a.layer,
+        scales=_numbers(a.scales, "--scales"),
+        target=a.target,
+        positive=a.positive,
+        negative=a.negative,
+        method=a.method,
+        site=a.site,
+        vector=a.vector,
+        mode=a.mode,
+        positions=a.positions,
+        benchmarks=_names(a.benchmark) if a.benchmark else None,
+        regimes=_names(a.regimes) if a.regimes else None,
+        n=a.n,
+        controls=a.controls,
+        generate=not a.no_generate,
+        max_new_tokens=a.max_new_tokens,
+        seed=a.seed,
+        device=a.device,
+    )
+    made = run_steer(config, progress=not a.quiet)
+    print(made.to_json() if a.json else made.markdown())
+    if a.out:
+        print(f"written: {save(made, a.out)}", file=sys.stderr)
+    return 0
+
+
+def _profile_command(commands: Any) -> None:
+    p = _command(
+        commands, "profile", _profile, "where the time of a capture goes, against the bare backbone on the same prompts"
+    )
+    p.add_argument(
+        "--model",
+        default="smollm2-135m-instruct",
+        help="Hub id, folder, .gguf file, or smollm2-135m-instruct (default)",
+    )
+    p.add_argument("--n", type=int, default=32, help="prompts (default: 32)")
+    p.add_argument("--batch", type=int, help="most prompts per batch (default: the extractor's own budget of tokens)")
+    p.add_argument("--backend", default="hf", help="hf, nnsight or transformer_lens (default: hf)")
+    p.add_argument("--benchmark", default="builtin", help="where the prompts come from (default: builtin)")
+    p.add_argument("--items", metavar="FILE", help="rows of the benchmark from a JSON Lines file")
+    p.add_argument("--regime", default="baseline", help="how they are prompted (default: baseline)")
+    p.add_argument(
+        "--sites", default="resid_post", metavar="NAMES", help="comma list of sites, or none (default: resid_post)"
+    )
+    p.add_argument("--layers", default="all", help="as for run (default: all)")
+    p.add_argument(
+        "--attention", default="none", choices=("none", "summary", "rows"), help="attention to capture (default: none)"
+    )
+    p.add_argument(
+        "--share-prefix",
+        default="auto",
+        choices=("auto", "never", "always"),
+        help="compute common prefixes once (default: auto)",
+    )
+    p.add_argument("--compile", action="store_true", help="compile the backbone with its taps")
+    p.add_argument("--rounds", type=int, default=3, help="timed rounds of each side (default: 3)")
+    p.add_argument("--trace", metavar="FILE", help="write a Chrome trace (opens in Perfetto) of the first batch")
+    p.add_argument("--dtype", default="auto", help="auto, float32, bfloat16, float16 or float64")
+    p.add_argument("--device", help="torch device (default: the first GPU, else the CPU)")
+    p.add_argument("--revision", help="Hub revision of the model")
+
+
+def _profile(a: argparse.Namespace) -> int:
+    _quiet_libraries()
+    from .studies.profile import profile_capture
+
+    made = profile_capture(
+        a.model,
+        n=a.n,
+        batch=a.batch,
+        backend=a.backend,
+        dtype=a.dtype,
+        device=a.device,
+        revision=a.revision,
+        benchmark=a.benchmark,
+        items=a.items,
+        regime=a.regime,
+        sites=() if a.sites == "none" else _names(a.sites),
+        layers=a.layers,
+        attention=a.attention,
+        share_prefix=a.share_prefix,
+        compile=a.compile,
+        rounds=a.rounds,
+        trace=a.trace,
+    )
+    if a.json:
+        _print_json(made.as_dict())
+    else:
+        print(made)
+    return 0
+
+
 # --- info, verify, repair, export, import -------------------------------------------------------------------------------
 
 
@@ -573,6 +730,15 @@ def _files(entries: Sequence[str], flag: str) -> dict[str, str]:
             raise RequestError(f"{flag} names {name!r} twice; give one file per benchmark")
         files[name] = path
     return files
+
+
+def _numbers(text: str, flag: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in _names(text))
+    except ValueError as error:
+        raise RequestError(
+            f"{flag} {text!r} is not a comma list of numbers; write for example {flag}=-8,-4,0,4,8"
+        ) from error
 
 
 def _whole(text: str, flag: str) -> int:

@@ -86,6 +86,16 @@ def test_report_writes_its_files(run, tmp_path, capsys):
         (["run", "--regimes", "cot,nope"], "nope"),
         (["run", "--sites", "resid_past"], "site 'resid_past' is unknown"),
         (["run", "--layers", "0,7"], "layer 7 does not exist"),
+        (["run", "--layers", "-1,-9"], "layer -9 does not exist"),
+        (["steer", "/nowhere", "--layer", "1", "--scales", "-8,much"], "comma list of numbers"),
+        (["steer", "/nowhere", "--layer", "1", "--scales", "-8,8"], "/nowhere"),
+        (["profile", "--model", "/nowhere", "--n", "2"], "neither an existing folder"),
+        (["trajectories", "--rule", "verse"], "unknown segmentation rule"),
+        (["trajectories", "--m", "0"], "at least 1"),
+        (["trajectories", "--temperature", "-1"], "temperature"),
+        (["export", "/nowhere", "--npz"], "/nowhere"),
+        (["export", "/nowhere"], "required"),
+        (["import", "/nowhere", "--out", "x.zarr"], "/nowhere"),
         (["run", "--layers", "first"], "'first' is not a number"),
         (["run", "--backend", "jax"], "backend 'jax' is unknown"),
         (["run", "--items", "gsm8k"], "is not NAME=FILE"),
@@ -101,7 +111,7 @@ def test_report_writes_its_files(run, tmp_path, capsys):
     ],
 )
 def test_wrong_requests_are_one_sentence_with_exit_status_2(arguments, sentence, tiny_folder, tmp_path, capsys):
-    if arguments[0] == "run":
+    if arguments[0] in ("run", "trajectories"):
         arguments = [*arguments, "--model", str(tiny_folder), "--out", str(tmp_path / "x.zarr"), "--quiet"]
         if "--n" not in arguments:
             arguments += ["--n", "2"]
