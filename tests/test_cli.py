@@ -91,7 +91,7 @@ def test_report_writes_its_files(run, tmp_path, capsys):
         (["steer", "/nowhere", "--layer", "1", "--scales", "-8,8"], "/nowhere"),
         (["profile", "--model", "/nowhere", "--n", "2"], "neither an existing folder"),
         (["trajectories", "--rule", "verse"], "unknown segmentation rule"),
-        (["trajectories", "--m", "0"], "at least 1"),
+        (["trajectories", "--m", "0"], "must be 1 or more"),
         (["trajectories", "--temperature", "-1"], "temperature"),
         (["export", "/nowhere", "--npz"], "/nowhere"),
         (["export", "/nowhere"], "required"),
