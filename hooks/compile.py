@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..errors import CaptureError
+from ..errors import CaptureError, RequestError
 from ..kernels.gather_rows import FORMS
 from ..kernels.registry import choose
 from .architectures import Architecture, input_width
@@ -39,13 +39,22 @@ class CompiledBackend:
     ----------
     inner : Backend
         The Hugging Face backend.
-    compiler : str
-        Name of a `torch.compile` backend.
+    compiler : str or callable
+        A `torch.compile` backend.
+
+    Raises
+    ------
+    RequestError
+        If there is no compiler of this name.
     """
 
-    def __init__(self, inner: Backend, compiler: str = "inductor") -> None:
+    def __init__(self, inner: Backend, compiler: str | Callable[..., Any] = "inductor") -> None:
+        if isinstance(compiler, str) and compiler not in torch._dynamo.list_backends(exclude_tags=()):
+            names = ", ".join(torch._dynamo.list_backends())
+            raise RequestError(f"compile={compiler!r} is not a compiler of this torch; choose True or one of {names}")
         self.inner = inner
-        self.compiler = compiler
+        self.compiler: str = compiler if isinstance(compiler, str) else getattr(compiler, "__name__", "custom")
+        self._compiler = compiler
         self.name = inner.name
         self.model = inner.model
         self.architecture: Architecture = inner.architecture
@@ -73,7 +82,7 @@ class CompiledBackend:
         key = (request.sites, request.layers, request.positions.shape[1])
         program = self._programs.get(key)
         if program is None or program.shape != shape:
-            program = _Program(self.architecture, request, shape, self.compiler)
+            program = _Program(self.architecture, request, shape, self._compiler)
             got = program.rows(batch, request)
             self._check(got, self.inner.rows(batch, request))
             self._programs[key] = program
@@ -113,7 +122,7 @@ class _Program:
     The hooks read this object's tensors, which are inputs of the graph: they may be replaced from pass to pass.
     """
 
-    def __init__(self, architecture: Architecture, request: Request, shape: tuple[Any, ...], compiler: str) -> None:
+    def __init__(self, architecture: Architecture, request: Request, shape: tuple[Any, ...], compiler: Any) -> None:
         self.shape = shape
         self.architecture = architecture
         self.columns: tuple[Tensor, ...] = ()

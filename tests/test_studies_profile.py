@@ -1,0 +1,79 @@
+"""The profile: parts that add up, numbers that agree with what ran, a trace that opens, and the model left as found."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from precollapse import Extractor
+from precollapse.errors import RequestError
+from precollapse.hooks.small_models import small_model, small_tokenizer
+from precollapse.studies.profile import PARTS, profile_capture
+
+
+@pytest.fixture(scope="module")
+def extractor() -> Extractor:
+    model = small_model("llama")
+    model.config.max_position_embeddings = 4096
+    return Extractor(model, small_tokenizer(), check=False)
+
+
+def test_parts_add_up_and_counts_are_those_of_the_prompts(extractor):
+    got = profile_capture(extractor, n=5, rounds=1, attention="summary", share_prefix="never")
+    assert set(got.shares) == set(PARTS)
+    assert sum(got.shares.values()) == pytest.approx(1)
+    assert min(got.shares.values()) >= 0
+    for part in ("backbone", "taps", "attention rows", "head and statistics", "transfer", "store"):
+        assert got.shares[part] > 0
+    assert got.prompts == 5
+    assert got.computed_tokens >= got.tokens - sum(s["tokens"] * (s["prompts"] - 1) for s in got.shared_prefixes)
+    assert got.prompts_per_second == pytest.approx(5 / got.seconds)
+    assert got.overhead == pytest.approx(got.seconds / got.backbone_seconds - 1)
+    text = str(got)
+    assert "bare backbone" in text
+    assert all(part in text for part in PARTS)
+    assert json.loads(json.dumps(got.as_dict()))["prompts"] == 5
+
+
+def test_attention_costs_nothing_when_not_asked(extractor):
+    assert profile_capture(extractor, n=2, rounds=1).shares["attention rows"] == 0
+
+
+def test_batch_bounds_the_prompts_of_a_batch_and_is_put_back(extractor):
+    before = extractor.batch_tokens
+    extractor.share_prefix = "never"
+    try:
+        assert profile_capture(extractor, n=6, batch=1, rounds=1).batches == 6
+        assert profile_capture(extractor, n=6, batch=6, rounds=1).batches == 1
+    finally:
+        extractor.share_prefix = "auto"
+    assert extractor.batch_tokens == before
+
+
+def test_the_trace_is_chrome_json_with_named_parts(extractor, tmp_path):
+    got = profile_capture(extractor, n=2, rounds=1, trace=tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    names = {event.get("name") for event in events}
+    assert {"precollapse: backbone", "precollapse: taps", "precollapse: head and statistics"} <= names
+    assert got.trace == str(tmp_path / "trace.json")
+
+
+def test_nothing_stays_hooked(extractor):
+    profile_capture(extractor, n=2, rounds=1)
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in extractor.model.modules())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"n": 0}, "n must be a whole number of at least 1, found 0"),
+        ({"batch": 0}, "batch must be a whole number of at least 1"),
+        ({"rounds": 0}, "rounds must be"),
+        ({"trace": "no/such/folder/trace.json"}, "the folder of --trace no/such/folder/trace.json does not exist"),
+        ({"regime": "nonsense"}, "nonsense"),
+    ],
+)
+def test_bad_settings_are_refused(extractor, settings, message):
+    with pytest.raises(RequestError, match=message):
+        profile_capture(extractor, **settings)
