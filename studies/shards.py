@@ -281,7 +281,7 @@ def _arrays(recipe: Recipe, states: States) -> dict[str, np.ndarray]:
 def _stored(x: torch.Tensor, name: str, site: str) -> np.ndarray:
     """Site rows in the dtype they are stored in; a float16 that overflows is an error, not an infinity."""
     if name == "bfloat16":
-        return x.to(torch.bfloat16).view(torch.int16).numpy()
+        return x.to(torch.bfloat16).contiguous().view(torch.uint16).numpy()
     cast = x.to(getattr(torch, name))
     if not bool(torch.isfinite(cast).all()):
         raise RequestError(

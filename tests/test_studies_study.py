@@ -261,3 +261,36 @@ def test_a_folder_that_is_no_run_is_left_alone(tiny_folder, tmp_path):
     (tmp_path / "diary.txt").write_text("dear diary")
     _refused("not a precollapse run", out=tmp_path, model=str(tiny_folder), n=2)
     assert os.listdir(tmp_path) == ["diary.txt"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "store_dtype", "kept"),
+    [("bfloat16", "auto", np.float32), ("float32", "float16", np.float16), ("float32", "bfloat16", np.float32)],
+)
+def test_sites_are_stored_in_the_dtype_asked_for(tiny_folder, tmp_path, dtype, store_dtype, kept):
+    config = StudyConfig(
+        out=tmp_path / "d.zarr", model=str(tiny_folder), dtype=dtype, store_dtype=store_dtype, **{**SMALL, "n": 2}
+    )
+    run = run_study(config, progress=False)
+    own = pc.Extractor.from_pretrained(str(tiny_folder), dtype=dtype)
+    for i in (0, 5):
+        states = own.capture([run.ragged("token_ids", i)])
+        stored = "bfloat16" if kept is np.float32 else "float16"
+        expected = states.resid_post[0, 1].to(getattr(torch, stored)).float().numpy()
+        found = run.resid(1)[i]
+        assert found.dtype == kept and run.arrays["resid_post"].dtype == stored
+        np.testing.assert_allclose(found, expected, rtol=2e-2, atol=2e-2 * np.abs(expected).max())
+        if dtype == "float32":
+            np.testing.assert_allclose(found, expected, rtol=2**-7, atol=1e-4)
+
+
+def test_a_float16_that_overflows_is_refused_not_stored(tiny_folder, tmp_path):
+    extractor = pc.Extractor.from_pretrained(str(tiny_folder))
+    with torch.no_grad():
+        extractor.model.model.embed_tokens.weight.mul_(1e6)
+    config = StudyConfig(
+        out=tmp_path / "o.zarr", model=str(tiny_folder), store_dtype="float16", **{**SMALL, "benchmarks": ("builtin",)}
+    )
+    run = run_study(config, progress=False, extractor=extractor)
+    assert len(run.states) == 0
+    assert all("float16 can hold" in reason for reason in run.failed_cells.values()) and len(run.failed_cells) == 2
