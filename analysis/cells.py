@@ -159,7 +159,7 @@ def analyse(
     if len(states) == 0:
         raise RequestError("The run holds no committed state yet; let `precollapse run` finish at least one shard.")
     site = _site(run, settings.site)
-    layers = tuple(int(v) for v in run.sites[site])
+    layers = tuple(int(v) for v in run.sites.get(site, ()))
     if settings.target not in states:
         raise RequestError(f"The run has no column {settings.target!r}; it has: {', '.join(map(str, states.columns))}.")
     probes.get_probe(settings.probe)
@@ -167,7 +167,8 @@ def analyse(
     failed = _failed(run)
     names = list(dict.fromkeys([*states["benchmark"].astype(str), *(b for b, _ in failed)]))
     tell = progress or (lambda fraction, what: None)
-    steps = len(names) * len(layers) + (len(layers) if settings.cross_benchmark and len(names) > 1 else 0)
+    across = settings.cross_benchmark and len(names) > 1 and len(layers) > 0
+    steps = len(names) * len(layers) + (len(layers) if across else 0)
     done = 0
 
     def step(what: str) -> None:
@@ -179,7 +180,7 @@ def analyse(
     for benchmark in names:
         found.append(_benchmark(run, benchmark, site, layers, settings, model, failed, step))
     cross = {}
-    if settings.cross_benchmark and len(names) > 1:
+    if across:
         cross = _across(run, site, layers, settings, found, step)
     return RunAnalysis(
         model, tuple(found), cross, settings, site, layers, time.perf_counter() - started, tuple(_notes(run))
@@ -211,7 +212,8 @@ def _benchmark(
         reading.take(layer)
         step(f"{name}: layer {layer}")
     base = _by_item(states, BASELINE)
-    cells = [_cell(model, name, regime, reading, base, settings) for regime in reading.regimes]
+    kept = {} if layers else run.manifest
+    cells = [_cell(model, name, regime, reading, base, settings, kept) for regime in reading.regimes]
     present = set(reading.regimes)
     cells += [cell for cell in lost if cell.regime not in present]
     return Benchmark(model, name, tuple(cells), split, reading.transfer(), reading.subsampling())
@@ -331,19 +333,44 @@ class _Reading:
         if len(self.regimes) < 2 or len(self.target.classes) > 2 or not self.target.rows.size:
             return None
         products = {r: p for r in self.regimes if (p := self.chosen(r)) is not None}
+        if not products:
+            return None
         return _transfer(products, self.target, {r: self.parts[r] for r in self.regimes}, self.settings)
 
     def subsampling(self) -> pd.DataFrame:
         """Dimensionality of random subsets of the items that every regime has."""
-        return dimension.subsampling(self.grams, seed=self.settings.seed) if self.grams else pd.DataFrame()
+        if not self.source.layers or not self.grams:
+            return pd.DataFrame()
+        return dimension.subsampling(self.grams, seed=self.settings.seed)
 
     def dimension(self, regime: str) -> Dimensionality:
         """Effective dimensionality over layers of one regime."""
         return dimension.combine(self.spreads[regime], int(((self.of_regime == regime) & ~self.finite).sum()))
 
 
+def _stored_dimension(manifest: Mapping[str, Any], benchmark: str, regime: str) -> Dimensionality | None:
+    """Effective dimensionality from streamed moments in the manifest, for a run that kept no states; else None."""
+    kept = (manifest.get("moments") or {}).get(f"{benchmark}/{regime}")
+    if not kept:
+        return None
+    nan = math.nan
+    ratios = [nan if v is None else float(v) for v in kept["participation_ratio"]]
+    corrected = [nan if v is None else float(v) for v in kept["participation_ratio_unbiased"]]
+    spreads = [
+        dimension.LayerSpread(ratio, unbiased, float(trace or 0.0), 0, int(kept["count"]))
+        for ratio, unbiased, trace in zip(ratios, corrected, kept["trace"], strict=True)
+    ]
+    return dimension.combine(spreads)
+
+
 def _cell(
-    model: str, benchmark: str, regime: str, reading: _Reading, base: pd.Series | None, settings: Settings
+    model: str,
+    benchmark: str,
+    regime: str,
+    reading: _Reading,
+    base: pd.Series | None,
+    settings: Settings,
+    manifest: Mapping[str, Any],
 ) -> Cell:
     states = reading.states[reading.of_regime == regime].reset_index(drop=True)
     resamples, level, seed = settings.resamples, settings.level, settings.seed
@@ -382,7 +409,7 @@ def _cell(
         entropy_sd=float(known.std(ddof=1)) if known.size > 1 else math.nan,
         change=change,
         options=options.summary(states, resamples, level, seed),
-        dimension=reading.dimension(regime),
+        dimension=_stored_dimension(manifest, benchmark, regime) or reading.dimension(regime),
         neighbours=pd.DataFrame(reading.near[regime]),
         probe=probe,
         repeated=reading.repeated(regime),
@@ -508,8 +535,8 @@ def model_name(run: RunLike) -> str:
 
 
 def _site(run: RunLike, asked: str) -> str:
-    if asked in run.sites:
-        return asked
+    if asked in run.sites or (asked == Settings.site and not run.sites):
+        return asked  # a run without any states still has entropies and outcomes
     known = ", ".join(run.sites) or "none with layers"
     raise RequestError(f"The run holds no site {asked!r}; it holds: {known}.")
 

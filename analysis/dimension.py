@@ -116,9 +116,8 @@ def combine(layers: Sequence[LayerSpread], left_out: int = 0) -> Dimensionality:
     if n < 2:
         nan = np.full(len(layers), np.nan)
         none = np.zeros(len(layers), int)
-        return Dimensionality(
-            nan, nan, nan, math.nan, math.nan, none, max(n - 1, 0), n, left_out, "fewer than 2 states"
-        )
+        reason = "fewer than 2 states" if layers else "no states of the residual stream were captured"
+        return Dimensionality(nan, nan, nan, math.nan, math.nan, none, max(n - 1, 0), n, left_out, reason)
     traces = np.array([s.trace for s in layers])
     plug_in = np.array([s.ratio for s in layers])
     corrected = np.array([s.unbiased for s in layers])

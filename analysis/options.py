@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from . import statistics
+from . import information, statistics
+from .information import Information
 from .statistics import Interval, Test
 
 
@@ -38,6 +39,8 @@ class OptionSummary:
         McNemar test of the two accuracies.
     unanswered : int
         States without an emitted answer.
+    information : Information
+        Mutual information (bits) of the argmax option and the emitted answer, over states with an answer.
     """
 
     n: int
@@ -52,6 +55,7 @@ class OptionSummary:
     said_not_knew: int
     unanswered: int
     test: Test
+    information: Information
 
 
 def summary(states: pd.DataFrame, resamples: int = 1000, level: float = 0.95, seed: int = 0) -> OptionSummary | None:
@@ -88,6 +92,9 @@ def summary(states: pd.DataFrame, resamples: int = 1000, level: float = 0.95, se
         said_not_knew=0 if missing_text else int((said & ~knew).sum()),
         unanswered=int((generated & ~answered).sum()),
         test=statistics.mcnemar(knew, np.full(len(rows), np.nan) if missing_text else said),
+        information=information.mutual_information(
+            choice, rows["answer"], resamples=min(resamples, 1000), permutations=200, level=level, seed=seed
+        ),
     )
 
 

@@ -25,6 +25,7 @@ from .statistics import Interval
 
 C_GRID = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2)
 FALLBACK_C = 1.0
+BOOTSTRAP_ROWS = 15  # rows of the rarer test class from which a percentile bootstrap is shown
 
 # a probe's setting when validation cannot choose one: the middle of its grid by meaning, not by result
 _Path = Callable[[Products, np.ndarray, int], np.ndarray]
@@ -110,12 +111,12 @@ class Recoverability:
     def shown(self) -> Interval:
         """The interval for tables: the bootstrap's, or Newcombe's closed form where that cannot be believed.
 
-        With fewer than 5 test rows of the rarer class, or a bootstrap without width (perfect separation), percentile
-        bounds are far too narrow.
+        With fewer than `BOOTSTRAP_ROWS` test rows of the rarer class, or a bootstrap without width (perfect
+        separation), percentile bounds are too narrow: see docs/validity.md for how often they miss.
         """
         rarer = min(self.test_positives, self.n_test - self.test_positives)
         narrow = self.interval.lower == self.interval.upper
-        return self.small_sample if self.small_sample.defined and (rarer < 5 or narrow) else self.interval
+        return self.small_sample if self.small_sample.defined and (rarer < BOOTSTRAP_ROWS or narrow) else self.interval
 
 
 def recoverability(
@@ -322,7 +323,7 @@ def evaluate(
     level: float = 0.95,
 ) -> Recoverability:
     """`recoverability` from products made beforehand, one per candidate set of layers."""
-    problem = target.problem(parts)
+    problem = target.problem(parts) or ("" if candidates else "no states of the residual stream were captured")
     if problem:
         return _undefined(problem, target, parts, sets, probe, level)
     kind = get_probe(probe)

@@ -135,7 +135,7 @@ class Report:
         s = first.settings
         return [
             ("command", self.command),
-            ("states", f"{first.site}, layers {_ranges(first.layers)}"),
+            ("states", f"{first.site}, layers {_ranges(first.layers)}" if first.layers else "none captured"),
             ("probe", f"{s.probe} on the concatenated layers, target {s.target}"),
             ("splits", f"60/20/20 by item, shared by regimes; {s.n_splits} further splits for the spread"),
             ("intervals", f"{s.level:.0%}, {s.resamples} resamples; accuracy: Wilson"),
@@ -309,10 +309,13 @@ _OPTIONS = (
     ("said, not known", "said_not_knew", 0),
     ("no answer", "unanswered", 0),
     ("McNemar p", "mcnemar_p", 3),
+    ("shared bits", "information_bits", 2),
+    ("p", "information_p", 3),
 )
 _OPTION_CAPTION = (
     "Option H: entropy renormalised over the options; mass: probability of all options before renormalising; margin: "
-    "log-odds of the best option over the second (nats). Best option: argmax before the first token."
+    "log-odds of the best option over the second (nats). Best option: argmax before the first token. Shared bits: "
+    "its mutual information with the emitted answer (Miller-Madow), permutation p."
 )
 _TRANSFER = (
     ("over", "over", 0),

@@ -150,7 +150,9 @@ def options_table(analyses: Sequence[RunAnalysis]) -> pd.DataFrame:
         row |= _interval("agreement", o.agreement)
         row |= _interval("choice_accuracy", o.choice_accuracy) | _interval("answer_accuracy", o.answer_accuracy)
         row |= {"knew_not_said": o.knew_not_said, "said_not_knew": o.said_not_knew, "unanswered": o.unanswered}
-        row |= {"mcnemar_p": o.test.p_value, "reason": o.agreement.reason or o.test.reason}
+        row |= {"mcnemar_p": o.test.p_value}
+        row |= _interval("information_bits", o.information.interval) | {"information_p": o.information.p_value}
+        row["reason"] = o.agreement.reason or o.test.reason or o.information.reason
         rows.append(row)
     return pd.DataFrame(rows)
 

@@ -221,6 +221,23 @@ def test_a_run_without_outputs_still_reports_entropy_and_dimension():
     assert choice["choice_accuracy"] > 0 and np.isnan(choice["answer_accuracy"]) and np.isnan(choice["mcnemar_p"])
 
 
+def test_a_run_without_states_reports_outcomes_entropy_and_stored_moments(tmp_path):
+    run = make(n=20)
+    run.sites = {}
+    kept = {"count": 20, "trace": [1.0, 3.0], "participation_ratio": [4.0, 8.0]}
+    kept["participation_ratio_unbiased"] = [None, 12.0]
+    run.manifest = {"model": "toy", "moments": {"gsm8k/cot": kept}}
+    made = report.write_report(run, tmp_path, settings=QUICK)
+    table = made.table.set_index(["benchmark", "regime"])
+    assert table["accuracy"].notna().all() and table["entropy_bits"].notna().all() and table["auroc"].isna().all()
+    assert "auroc: no states of the residual stream were captured" in table.loc[("gsm8k", "cot"), "missing"]
+    assert table.loc[("gsm8k", "cot"), "dimension"] == pytest.approx((1 * 4 + 3 * 8) / 4)
+    assert table.loc[("gsm8k", "cot"), "dimension_unbiased"] == 12.0
+    assert np.isnan(table.loc[("gsm8k", "baseline"), "dimension"])
+    with pytest.raises(RequestError, match="no site 'attn_out'"):
+        report.write_report(run, None, settings=cells.Settings(site="attn_out"))
+
+
 def test_missing_regimes_and_items_are_paired_by_item():
     run = make(skip={("gsm8k", "cot", 3), ("gsm8k", "baseline", 4), ("arc_challenge", "baseline")})
     made = report.write_report(run, None, settings=QUICK).table.set_index(["benchmark", "regime"])
@@ -345,6 +362,7 @@ def test_option_summary_counts_what_was_known_and_not_said():
     assert got.agreement.estimate == pytest.approx(1 / 3)
     assert got.choice_accuracy.estimate == 0.75 and got.answer_accuracy.estimate == 0.5
     assert got.relative_entropy.estimate == pytest.approx(0.5) and got.test.counts == (1, 2, 1, 0)
+    assert got.information.n == 3 and got.information.plug_in == pytest.approx(np.log2(3) - 2 / 3)
     assert options.summary(states.assign(option_choice=None)) is None
 
 
