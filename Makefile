@@ -20,7 +20,8 @@ test: $(VENV)/.test
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy -p precollapse
+	@mkdir -p $(VENV)/lint && ln -sfn ../.. $(VENV)/lint/precollapse
+	MYPYPATH=$(VENV)/lint $(BIN)/mypy $(addprefix -p precollapse.,hooks kernels store studies analysis) -m precollapse.cli
 
 clean:
 	rm -rf $(VENV) demo build *.egg-info kernels/*.so

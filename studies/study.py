@@ -176,6 +176,7 @@ def _manifest(config: StudyConfig, extractor: Extractor, work: list[Work]) -> di
             ids.append(w.item.id)
     return {
         "kind": "study",
+        "model": config.model,
         "capture": extractor.manifest(),
         "sampled_ids": sampled,
         "seed": config.seed,
