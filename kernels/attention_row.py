@@ -96,9 +96,8 @@ def attention_row(
         checks.finite(name, "scale", scale)
     if window is not None and window < 1:
         raise ValueError(f"{name}: window must be at least 1, found {window}.")
-    form = registry.choose(name, backend, query.device, query.dtype, FORMS)
     factor = 1.0 / math.sqrt(width) if scale is None else scale
-    return torch.ops.precollapse.attention_row(query, key, index, mask, factor, softcap, window, sinks, form)
+    return torch.ops.precollapse.attention_row(query, key, index, mask, factor, softcap, window, sinks, backend)
 
 
 def _check_mask(operator: str, mask: Tensor, full: tuple[int, int, int, int]) -> None:
@@ -167,8 +166,9 @@ def _attention_row(
     softcap: float | None,
     window: int | None,
     sinks: Tensor | None,
-    form: str,
+    backend: str,
 ) -> Tensor:
+    form = registry.choose("attention_row", backend, query.device, query.dtype, FORMS)
     if index is not None and index.device.type == "cpu" and index.numel():
         low, high = int(index.min()), int(index.max())
         if low < 0 or high >= query.shape[2]:
@@ -186,7 +186,7 @@ def _attention_row(
 
 
 @_attention_row.register_fake
-def _(query, key, index, mask, scale, softcap, window, sinks, form):  # type: ignore[no-untyped-def]
+def _(query, key, index, mask, scale, softcap, window, sinks, backend):  # type: ignore[no-untyped-def]
     return query.new_empty((query.shape[0], query.shape[1], key.shape[2]), dtype=torch.float32)
 
 

@@ -47,12 +47,12 @@ def gather_rows(x: Tensor, index: Tensor, out: Tensor, layer: int, *, backend: s
         raise ValueError(f"{name}: layer must lie in [0, {out.shape[1]}), the buffer's layers, found {layer}.")
     if out.requires_grad:
         raise ValueError(f"{name}: out requires a gradient, but gather_rows has none; allocate it without.")
-    form = registry.choose(name, backend, x.device, torch.float32, FORMS)
-    torch.ops.precollapse.gather_rows(x, index, out, layer, form)
+    torch.ops.precollapse.gather_rows(x, index, out, layer, backend)
 
 
 @torch.library.custom_op("precollapse::gather_rows", mutates_args=("out",))
-def _gather_rows(x: Tensor, index: Tensor, out: Tensor, layer: int, form: str) -> None:
+def _gather_rows(x: Tensor, index: Tensor, out: Tensor, layer: int, backend: str) -> None:
+    form = registry.choose("gather_rows", backend, x.device, torch.float32, FORMS)
     if x.device.type == "cpu" and index.numel():
         low, high = int(index.min()), int(index.max())
         if low < 0 or high >= x.shape[1]:
@@ -68,5 +68,5 @@ def _gather_rows(x: Tensor, index: Tensor, out: Tensor, layer: int, form: str) -
 
 
 @_gather_rows.register_fake
-def _(x, index, out, layer, form):  # type: ignore[no-untyped-def]
+def _(x, index, out, layer, backend):  # type: ignore[no-untyped-def]
     return None

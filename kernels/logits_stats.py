@@ -49,9 +49,8 @@ def logits_stats(
     if logits.shape[1] < 1:
         raise ValueError(f"{name}: logits must have at least one column, found shape {tuple(logits.shape)}.")
     check_top_k(name, top_k, logits.shape[1])
-    form = registry.choose(name, backend, logits.device, logits.dtype, FORMS)
     ids = option_tensor(name, option_ids, logits.shape[0], logits.device)
-    return finish(name, torch.ops.precollapse.logits_stats(logits, ids, top_k, form))
+    return finish(name, torch.ops.precollapse.logits_stats(logits, ids, top_k, backend))
 
 
 def options_of(logits: Tensor, ids: Tensor | None) -> Tensor:
@@ -82,8 +81,9 @@ def _torch_form(logits: Tensor, k: int, compute: torch.dtype) -> tuple[Tensor, T
 
 @torch.library.custom_op("precollapse::logits_stats", mutates_args=())
 def _logits_stats(
-    logits: Tensor, option_ids: Tensor | None, top_k: int, form: str
+    logits: Tensor, option_ids: Tensor | None, top_k: int, backend: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    form = registry.choose("logits_stats", backend, logits.device, logits.dtype, FORMS)
     if option_ids is not None:
         check_options("logits_stats", option_ids, logits.shape[1])
     if form == "cpu" and top_k <= native.TOP_K:
@@ -99,7 +99,7 @@ def _logits_stats(
 
 
 @_logits_stats.register_fake
-def _(logits, option_ids, top_k, form):  # type: ignore[no-untyped-def]
+def _(logits, option_ids, top_k, backend):  # type: ignore[no-untyped-def]
     n = logits.shape[0]
     options = 0 if option_ids is None else option_ids.shape[1]
     return (

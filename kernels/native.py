@@ -21,6 +21,18 @@ TOP_K = 256  # larger k is left to torch: candidates are kept per block of colum
 _MEND = "install a C++ compiler (g++) and reinstall precollapse"
 
 
+def declare(library: ctypes.CDLL) -> None:
+    """Tell ctypes the argument types of the C interface (csrc/precollapse.h)."""
+    pointer, int64, number, single = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
+    start = [number, number, number, pointer]
+    library.pc_forms.argtypes = []
+    library.pc_vocab_stats.argtypes = (
+        start + [int64] * 3 + [pointer, int64, int64, pointer] + [single] * 3 + [number, int64] + [pointer] * 4
+    )
+    library.pc_logits_stats.argtypes = start + [int64] * 4 + [pointer] * 4
+    library.pc_moments_update.argtypes = start + [int64] * 4 + [pointer] * 6
+
+
 @lru_cache(maxsize=1)
 def _open() -> ctypes.CDLL | str:
     """The library, or why there is none."""
@@ -34,16 +46,7 @@ def _open() -> ctypes.CDLL | str:
                 return f"{path.name} cannot be loaded ({error}); {_MEND}."
             if not hasattr(library, "pc_moments_update"):
                 return f"{path.name} is of another version; {_MEND}."
-            pointer, int64, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
-            library.pc_forms.argtypes = []
-            library.pc_vocab_stats.argtypes = (
-                [number, number, number, pointer, int64, int64, int64, pointer, int64, int64, pointer]
-                + [ctypes.c_float] * 3
-                + [number, int64]
-                + [pointer] * 4
-            )
-            library.pc_logits_stats.argtypes = [number, number, number, pointer, *[int64] * 4, *[pointer] * 4]
-            library.pc_moments_update.argtypes = [number, number, number, pointer, *[int64] * 4, *[pointer] * 6]
+            declare(library)
             return library
     return f"the C++ forms were not built; {_MEND}."
 

@@ -114,9 +114,8 @@ def vocab_stats(
     check_top_k(name, top_k, weight.shape[0])
     if logits_dtype not in (None, "bfloat16", "float16"):
         raise ValueError(f"{name}: logits_dtype must be None, 'bfloat16' or 'float16', found {logits_dtype!r}.")
-    form = registry.choose(name, backend, hidden.device, hidden.dtype, FORMS)
     ids = option_tensor(name, option_ids, hidden.shape[0], hidden.device)
-    out = torch.ops.precollapse.vocab_stats(hidden, weight, bias, softcap, scale, ids, top_k, logits_dtype, form)
+    out = torch.ops.precollapse.vocab_stats(hidden, weight, bias, softcap, scale, ids, top_k, logits_dtype, backend)
     return finish(name, out)
 
 
@@ -134,8 +133,8 @@ def option_tensor(operator: str, ids: OptionIds | None, n: int, device: torch.de
         return None
     if not isinstance(ids, Tensor):
         groups = [[entry] if isinstance(entry, int) else list(entry) for entry in ids]
-        width = max((len(group) for group in groups), default=0)
-        if not groups or width == 0:
+        width = max([len(group) for group in groups]) if groups else 0
+        if width == 0:
             raise ValueError(f"{operator}: option_ids is empty; pass None for no options.")
         ids = torch.tensor([group + [-1] * (width - len(group)) for group in groups], dtype=torch.int64)
         ids = ids.expand(n, -1, -1)
@@ -330,8 +329,9 @@ def _vocab_stats(
     option_ids: Tensor | None,
     top_k: int,
     logits_dtype: str | None,
-    form: str,
+    backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    form = registry.choose("vocab_stats", backend, hidden.device, hidden.dtype, FORMS)
     if option_ids is not None:
         check_options("vocab_stats", option_ids, weight.shape[0])
     if form == "cpu" and top_k <= native.TOP_K:
@@ -343,7 +343,7 @@ def _vocab_stats(
 
 
 @_vocab_stats.register_fake
-def _(hidden, weight, bias, softcap, scale, option_ids, top_k, logits_dtype, form):  # type: ignore[no-untyped-def]
+def _(hidden, weight, bias, softcap, scale, option_ids, top_k, logits_dtype, backend):  # type: ignore[no-untyped-def]
     n = hidden.shape[0]
     options = 0 if option_ids is None else option_ids.shape[1]
     return (
