@@ -60,7 +60,9 @@ def mean_trajectory(table: pd.DataFrame, outcome: str, points: int = 11, start: 
         if len(rows) > 1:
             error = stacked.std(axis=0, ddof=1) / math.sqrt(len(rows))
             axes.fill_between(grid, mean - error, mean + error, color=colour, alpha=0.18, linewidth=0)
-    axes.set(xlabel=f"position in the chain (0: {start}, 1: whole chain)", ylabel="answer entropy (nats)", ylim=(0, None))
+    axes.set(
+        xlabel=f"position in the chain (0: {start}, 1: whole chain)", ylabel="answer entropy (nats)", ylim=(0, None)
+    )
     if axes.lines:
         axes.legend(frameon=False)
     return figure
@@ -93,7 +95,9 @@ def risk_coverage_curves(table: pd.DataFrame, outcome: str, seed: int = 0) -> Fi
     best = np.cumsum(1 - np.sort(y.astype(float))[::-1]) / np.arange(1, len(y) + 1)
     axes.plot(np.arange(1, len(y) + 1) / len(y), best, color=NEUTRAL, linestyle=":", label="oracle")
     axes.axhline(1 - y.mean(), color=NEUTRAL, linestyle="--", linewidth=1, label="accept at random")
-    axes.set(xlabel="coverage (share accepted)", ylabel="risk (share wrong among accepted)", xlim=(0, 1.01), ylim=(0, None))
+    axes.set(
+        xlabel="coverage (share accepted)", ylabel="risk (share wrong among accepted)", xlim=(0, 1.01), ylim=(0, None)
+    )
     axes.legend(frameon=False, fontsize="small")
     return figure
 
@@ -107,7 +111,14 @@ def coverage_curves(table: pd.DataFrame, outcome: str, seed: int = 0) -> Figure:
         known = np.isfinite(scores[name])
         curve = selective.risk_coverage(y[known], scores[name][known], seed=seed)
         gain = 100 * ((1 - curve.risk) - y[known].mean())
-        axes.plot(curve.coverage[smallest - 1 :], gain[smallest - 1 :], color=colour, linestyle="--" if name == "confidence" else "-", label=NAMES[name], linewidth=1.6)
+        axes.plot(
+            curve.coverage[smallest - 1 :],
+            gain[smallest - 1 :],
+            color=colour,
+            linestyle="--" if name == "confidence" else "-",
+            label=NAMES[name],
+            linewidth=1.6,
+        )
     axes.axhline(0, color=NEUTRAL, linestyle="--", linewidth=1)
     axes.set(xlabel="coverage (share accepted)", ylabel="gain in accuracy (points)", xlim=(0, 1.01))
     axes.legend(frameon=False, fontsize="small")
@@ -126,13 +137,29 @@ def completion(curve: pd.DataFrame, ceiling: int | None) -> Figure:
     axes.step(tokens, completed, where="post", color=RIGHT)
     last = curve.iloc[-1] if len(curve) else None
     if ceiling is not None and last is not None and last["completed"] < 1:
-        axes.plot([max(ceiling, last["tokens"])], [last["completed"]], marker="o", markersize=8, markerfacecolor="white", color=RIGHT, linestyle="none")
-        axes.annotate("token budget", (max(ceiling, last["tokens"]), last["completed"]), xytext=(-8, 10), textcoords="offset points", ha="right")
+        axes.plot(
+            [max(ceiling, last["tokens"])],
+            [last["completed"]],
+            marker="o",
+            markersize=8,
+            markerfacecolor="white",
+            color=RIGHT,
+            linestyle="none",
+        )
+        axes.annotate(
+            "token budget",
+            (max(ceiling, last["tokens"]), last["completed"]),
+            xytext=(-8, 10),
+            textcoords="offset points",
+            ha="right",
+        )
     axes.set(xlabel="tokens", ylabel="chains that have ended", ylim=(0, 1.02), xlim=(0, None))
     return figure
 
 
-def chain_svg(entropies: Sequence[float], texts: Sequence[str], notes: Sequence[str], width: int = 560, height: int = 170) -> str:
+def chain_svg(
+    entropies: Sequence[float], texts: Sequence[str], notes: Sequence[str], width: int = 560, height: int = 170
+) -> str:
     """One chain's trajectory as inline SVG: hovering a point shows the text added there and what was measured.
 
     Parameters
@@ -181,7 +208,12 @@ def chain_svg(entropies: Sequence[float], texts: Sequence[str], notes: Sequence[
 
 
 def all_figures(
-    table: pd.DataFrame, outcome: str, buckets: pd.DataFrame, accuracy: float, seed: int = 0, start: str = "no reasoning"
+    table: pd.DataFrame,
+    outcome: str,
+    buckets: pd.DataFrame,
+    accuracy: float,
+    seed: int = 0,
+    start: str = "no reasoning",
 ) -> Mapping[str, Figure]:
     """The figures of one table under one outcome, by file name."""
     return {

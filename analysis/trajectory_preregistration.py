@@ -87,7 +87,9 @@ def load_preregistration(path: str | Path) -> Preregistration:
     try:
         data = Path(path).read_bytes()
     except OSError as error:
-        raise RequestError(f"cannot read the preregistration {path} ({error.strerror}); give an existing YAML file") from error
+        raise RequestError(
+            f"cannot read the preregistration {path} ({error.strerror}); give an existing YAML file"
+        ) from error
     return parse_preregistration(data.decode("utf-8", "replace"), str(path))
 
 
@@ -111,7 +113,9 @@ def parse_preregistration(source: str, where: str = "the preregistration") -> Pr
     exclusions = tuple(content.get("exclusions") or _ALLOWED_EXCLUSIONS)
     for rule in exclusions:
         if rule not in _ALLOWED_EXCLUSIONS:
-            raise RequestError(f"{where} declares the exclusion {rule!r}; the one that is applied is {_ALLOWED_EXCLUSIONS[0]!r}")
+            raise RequestError(
+                f"{where} declares the exclusion {rule!r}; the one that is applied is {_ALLOWED_EXCLUSIONS[0]!r}"
+            )
     alpha = float(content.get("alpha", 0.05))
     if not 0 < alpha < 1:
         raise RequestError(f"{where} has alpha {alpha}; it lies between 0 and 1")
@@ -141,7 +145,9 @@ def _hypothesis(entry: Any, where: str) -> Hypothesis:
 def _refuse_unknown(entry: Mapping[str, Any], known: set[str], where: str) -> None:
     unknown = sorted(set(entry) - known)
     if unknown:
-        raise RequestError(f"{where} has unknown keys {', '.join(map(str, unknown))}; known are {', '.join(sorted(known))}")
+        raise RequestError(
+            f"{where} has unknown keys {', '.join(map(str, unknown))}; known are {', '.join(sorted(known))}"
+        )
 
 
 def verdicts(declared: Preregistration, estimates: Mapping[str, float], pvalues: Mapping[str, float]) -> pd.DataFrame:
@@ -160,7 +166,9 @@ def verdicts(declared: Preregistration, estimates: Mapping[str, float], pvalues:
     for h in declared.hypotheses:
         for kind, name, known in (("estimate", h.estimate, estimates), ("p value", h.p, pvalues)):
             if name is not None and name not in known:
-                raise RequestError(f"hypothesis {h.name} names the {kind} {name!r}; there are {', '.join(sorted(known))}")
+                raise RequestError(
+                    f"hypothesis {h.name} names the {kind} {name!r}; there are {', '.join(sorted(known))}"
+                )
     by_name = {h.name: h for h in declared.hypotheses}
     p = np.array([pvalues[str(by_name[n].p)] for n in declared.family], dtype=np.float64)
     adjusted = dict(zip(declared.family, holm(p, declared.alpha).adjusted.tolist(), strict=True))

@@ -12,7 +12,7 @@ import html
 import io
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,8 @@ from . import trajectory_tables as tables
 from .trajectory_preregistration import Preregistration, deviations, parse_preregistration, verdicts
 from .trajectory_statistics import (
     EPSILONS,
-    Gap,
-    Triage,
     TrajectoryStatistics,
+    Triage,
     early_exit_table,
     epsilon_table,
     family,
@@ -163,10 +162,16 @@ def trajectory_report(
         compared = {"this run": made[measure]}
         for name, other in others.items():
             tables.check_kind(other)
-            compared[name] = tables.sampled_table(other, epsilon, tie) if measure == "sampled" else tables.forced_table(other, epsilon)
+            compared[name] = (
+                tables.sampled_table(other, epsilon, tie)
+                if measure == "sampled"
+                else tables.forced_table(other, epsilon)
+            )
         draft.table("run_agreement", tables.run_agreement(compared))
     draft.part("Chains")
-    draft.say("Hover over a point for the text that ends there and the answers that followed. Orange: a step up by more than 0.01 nats.")
+    draft.say(
+        "Hover over a point for the text that ends there and the answers that followed. Orange: a step up by more than 0.01 nats."
+    )
     for content in _chain_pictures(run):
         draft.raw(content)
     markdown = _markdown(draft)
@@ -181,7 +186,9 @@ def _registered(run: Run) -> Preregistration | None:
         return None
     declared = parse_preregistration(kept["text"], "the run's preregistration")
     if declared.sha256 != run.config.get("preregistration"):
-        raise RequestError(f"the preregistration kept in {run.path} is not the one it was started with; its manifest was changed")
+        raise RequestError(
+            f"the preregistration kept in {run.path} is not the one it was started with; its manifest was changed"
+        )
     return declared
 
 
@@ -197,7 +204,12 @@ def _protocol(draft: _Draft, run: Run, epsilon: float, tie: str) -> None:
         ("segmentation", f"{c['rule']}, cap {c['cap'] if c['cap'] is not None else 'none'}"),
     ]
     if "sampled" in c["measures"]:
-        rows.append(("continuations", f"m = {c['m']}, temperature {c['temperature']}, at most {c['continuation_tokens']} tokens, graded on {c['graded']}"))
+        rows.append(
+            (
+                "continuations",
+                f"m = {c['m']}, temperature {c['temperature']}, at most {c['continuation_tokens']} tokens, graded on {c['graded']}",
+            )
+        )
         rows.append(("sampling method", _method(manifest.get("sampling_method"))))
     if "forced" in c["measures"]:
         rows.append(("forced answers", f"at {c['forced_rule']} boundaries, anchor {c['anchors'][0]!r}"))
@@ -205,7 +217,10 @@ def _protocol(draft: _Draft, run: Run, epsilon: float, tie: str) -> None:
     rows += [
         ("monotone", f"H[k+1] <= H[k] + {epsilon:g} nats for every k"),
         ("excluded", "chains with fewer than two points; nothing else, and nothing is imputed"),
-        ("outcome", f"the answer at the last prefix (ties: {tie}) and the chain's own answer; results stand under both"),
+        (
+            "outcome",
+            f"the answer at the last prefix (ties: {tie}) and the chain's own answer; results stand under both",
+        ),
         ("seed", c["seed"]),
         ("preregistration", c.get("preregistration") or "none"),
     ]
@@ -238,7 +253,11 @@ def _diagnostics(draft: _Draft, run: Run, figures: bool) -> None:
         if figures:
             from .trajectory_figures import completion
 
-            draft.figure("completion", completion(curve, run.config["chain_tokens"]), "Chains that have ended by token count; hollow: the budget.")
+            draft.figure(
+                "completion",
+                completion(curve, run.config["chain_tokens"]),
+                "Chains that have ended by token count; hollow: the budget.",
+            )
 
 
 def _measure(
@@ -259,7 +278,9 @@ def _measure(
             draft.say("No chain has two points and a gold answer, so no statistic is defined.")
             continue
         if outcome == "correct_last":
-            draft.say(f"The two outcomes give the same answer for {_percent(same['same_answer'])} of chains and the same verdict for {_percent(same['same_verdict'])}.")
+            draft.say(
+                f"The two outcomes give the same answer for {_percent(same['same_answer'])} of chains and the same verdict for {_percent(same['same_verdict'])}."
+            )
             draft.values[f"{measure}_outcome_agreement"] = same
         found = trajectory_statistics(table, outcome, resamples=resamples, seed=seed)
         name = f"{measure}_{outcome}"
@@ -303,12 +324,19 @@ _CAPTIONS = {
 
 
 def _asked_count(run: Run) -> dict[str, Any]:
-    return {"n": run.config.get("n") or run.progress.states_total, "benchmark": ",".join(run.config.get("benchmarks", []))}
+    return {
+        "n": run.config.get("n") or run.progress.states_total,
+        "benchmark": ",".join(run.config.get("benchmarks", [])),
+    }
 
 
 def _early(run: Run) -> str:
     p = run.progress
-    return "" if p.complete else f" The run is not finished ({p.states} of {p.states_total} chains): these are no final verdicts."
+    return (
+        ""
+        if p.complete
+        else f" The run is not finished ({p.states} of {p.states_total} chains): these are no final verdicts."
+    )
 
 
 def _say_gap(draft: _Draft, found: TrajectoryStatistics) -> None:
@@ -318,7 +346,11 @@ def _say_gap(draft: _Draft, found: TrajectoryStatistics) -> None:
         f"Monotone: {g.correct_monotone}/{g.n_monotone} right; others: {g.correct_other}/{g.n_other}. "
         f"Gap {_interval(g.points)} points ({g.points.method or 'no interval'}), odds ratio {_interval(g.odds_ratio)}, "
         f"Fisher two-sided p = {_p(g.p_two_sided)}, one-sided (monotone better) p = {_p(g.p_greater)}, coverage {_percent(g.coverage)}."
-        + (f" The gap is undefined: {g.points.reason}." if g.points.reason and not math.isfinite(g.points.estimate) else "")
+        + (
+            f" The gap is undefined: {g.points.reason}."
+            if g.points.reason and not math.isfinite(g.points.estimate)
+            else ""
+        )
     )
 
 
@@ -340,7 +372,9 @@ def _forced_sensitivity(draft: _Draft, run: Run, epsilon: float, seed: int) -> N
     draft.part("Sensitivity of the forced trajectories")
     pairs, mean = tables.anchor_sensitivity(run)
     if len(pairs):
-        draft.say(f"Wording of the anchor: mean pairwise Spearman correlation of the entropies {mean:.3f} over {len(pairs)} pairs.")
+        draft.say(
+            f"Wording of the anchor: mean pairwise Spearman correlation of the entropies {mean:.3f} over {len(pairs)} pairs."
+        )
         draft.table("sensitivity_anchor", pairs)
         draft.values["anchor_mean_spearman"] = mean
     else:
@@ -408,7 +442,9 @@ def _p(value: float) -> str:
 def _interval(i: Any, scale: float = 1.0) -> str:
     if not math.isfinite(i.estimate):
         return "undefined"
-    return f"{scale * i.estimate:.2f}" + (f" [{scale * i.lower:.2f}, {scale * i.upper:.2f}]" if math.isfinite(i.lower) else "")
+    return f"{scale * i.estimate:.2f}" + (
+        f" [{scale * i.lower:.2f}, {scale * i.upper:.2f}]" if math.isfinite(i.lower) else ""
+    )
 
 
 def _cell(value: Any) -> str:
@@ -417,6 +453,8 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
     if isinstance(value, float | np.floating):
+        if math.isinf(value):
+            return "infinite"
         if value == round(value) and abs(value) < 1e6:
             return f"{value:.0f}"
         return f"{value:.3g}" if abs(value) < 0.001 else f"{value:.4g}"
@@ -426,7 +464,10 @@ def _cell(value: Any) -> str:
 def _markdown_table(table: pd.DataFrame) -> str:
     head = "| " + " | ".join(map(str, table.columns)) + " |"
     rule = "|" + "---|" * len(table.columns)
-    body = ["| " + " | ".join(_cell(v).replace("|", "\\|").replace("\n", " ") for v in row) + " |" for row in table.itertuples(index=False)]
+    body = [
+        "| " + " | ".join(_cell(v).replace("|", "\\|").replace("\n", " ") for v in row) + " |"
+        for row in table.itertuples(index=False)
+    ]
     return "\n".join([head, rule, *body])
 
 
@@ -453,7 +494,9 @@ figcaption{color:#555;font-size:13px}svg text{font:11px system-ui,sans-serif;fil
 
 
 def _page(draft: _Draft) -> str:
-    parts = [f"<!doctype html><html lang='en'><meta charset='utf-8'><title>Entropy trajectories</title><style>{_STYLE}</style>"]
+    parts = [
+        f"<!doctype html><html lang='en'><meta charset='utf-8'><title>Entropy trajectories</title><style>{_STYLE}</style>"
+    ]
     parts.append("<h1>Entropy trajectories</h1>")
     for title, content in draft.parts:
         parts.append(f"<h2>{html.escape(title)}</h2>")
@@ -463,7 +506,9 @@ def _page(draft: _Draft) -> str:
             elif isinstance(entry, _Image):
                 data = base64.b64encode(draft.figures[entry.name]).decode()
                 caption = html.escape(entry.caption)
-                parts.append(f"<figure><img alt='{caption}' src='data:image/png;base64,{data}'><figcaption>{caption}</figcaption></figure>")
+                parts.append(
+                    f"<figure><img alt='{caption}' src='data:image/png;base64,{data}'><figcaption>{caption}</figcaption></figure>"
+                )
             elif isinstance(entry, _Raw):
                 parts.append(entry.content)
             else:
@@ -474,7 +519,8 @@ def _page(draft: _Draft) -> str:
 def _html_table(name: str, table: pd.DataFrame) -> str:
     head = "".join(f"<th>{html.escape(str(c))}</th>" for c in table.columns)
     body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(_cell(v))}</td>" for v in row) + "</tr>" for row in table.itertuples(index=False)
+        "<tr>" + "".join(f"<td>{html.escape(_cell(v))}</td>" for v in row) + "</tr>"
+        for row in table.itertuples(index=False)
     )
     return f"<table><caption>{html.escape(name)}</caption><tr>{head}</tr>{body}</table>"
 
@@ -492,7 +538,7 @@ def _write(draft: _Draft, markdown: str, values: Mapping[str, Any], out: Path) -
         for name, data in contents.items():
             (out / name).write_bytes(data)
     except OSError as error:
-        raise RequestError(f"cannot write the report to {out} ({error.strerror}); give a folder that can be written") from error
+        raise RequestError(
+            f"cannot write the report to {out} ({error.strerror}); give a folder that can be written"
+        ) from error
     return tuple(out / name for name in contents)
-
-

@@ -174,7 +174,9 @@ class TrajectoryStatistics:
         return found
 
 
-def gap_from_counts(correct_monotone: int, n_monotone: int, correct_other: int, n_other: int, level: float = 0.95) -> Gap:
+def gap_from_counts(
+    correct_monotone: int, n_monotone: int, correct_other: int, n_other: int, level: float = 0.95
+) -> Gap:
     """The accuracy gap of four counts, with Newcombe's interval on the difference.
 
     Raises
@@ -197,7 +199,16 @@ def gap_from_counts(correct_monotone: int, n_monotone: int, correct_other: int, 
 
 def _in_points(i: Interval) -> Interval:
     return Interval(
-        100 * i.estimate, 100 * i.lower, 100 * i.upper, i.undefined, i.method, i.level, i.resamples, i.n, i.left_out, i.reason
+        100 * i.estimate,
+        100 * i.lower,
+        100 * i.upper,
+        i.undefined,
+        i.method,
+        i.level,
+        i.resamples,
+        i.n,
+        i.left_out,
+        i.reason,
     )
 
 
@@ -240,7 +251,17 @@ def usable(table: pd.DataFrame, outcome: str = "correct") -> pd.DataFrame:
     RequestError
         When a column is missing.
     """
-    needed = ["problem", "monotone", "violations", "max_violation", "coherence", "final", "confidence", "length", outcome]
+    needed = [
+        "problem",
+        "monotone",
+        "violations",
+        "max_violation",
+        "coherence",
+        "final",
+        "confidence",
+        "length",
+        outcome,
+    ]
     missing = [c for c in (*needed, "excluded") if c not in table.columns]
     if missing:
         raise RequestError(f"the table of chains lacks {', '.join(missing)}; make it with shape_table or chain_table")
@@ -325,7 +346,11 @@ def accuracy_gap(
     problems : [n]
     """
     plain = gap_from_counts(
-        int((correct & monotone).sum()), int(monotone.sum()), int((correct & ~monotone).sum()), int((~monotone).sum()), level
+        int((correct & monotone).sum()),
+        int(monotone.sum()),
+        int((correct & ~monotone).sum()),
+        int((~monotone).sum()),
+        level,
     )
 
     def difference(rows: np.ndarray) -> float:
@@ -339,7 +364,12 @@ def accuracy_gap(
 def violation_buckets(correct: np.ndarray, violations: np.ndarray, level: float = 0.95) -> pd.DataFrame:
     """Accuracy by violation count 0, 1, 2 and 3 or more, with Wilson intervals: bucket, n, correct, accuracy, lower, upper."""
     rows = []
-    for name, inside in (("0", violations == 0), ("1", violations == 1), ("2", violations == 2), (">=3", violations >= 3)):
+    for name, inside in (
+        ("0", violations == 0),
+        ("1", violations == 1),
+        ("2", violations == 2),
+        (">=3", violations >= 3),
+    ):
         i = wilson(int(correct[inside].sum()), int(inside.sum()), level)
         rows.append({"bucket": name, "n": int(inside.sum()), "correct": int(correct[inside].sum()), **_accuracy(i)})
     return pd.DataFrame(rows)
@@ -429,14 +459,22 @@ def _logistic(kept: pd.DataFrame, y: np.ndarray, problems: np.ndarray, level: fl
                 result = sm.Logit(y.astype(float), sm.add_constant(z)).fit(disp=0, maxiter=200, **how)
             except np.linalg.LinAlgError:
                 reason = "the outcome is separated perfectly"
-        if result is not None and not (result.mle_retvals["converged"] and np.isfinite(result.bse).all() and result.bse.max() < 1e3):
+        if result is not None and not (
+            result.mle_retvals["converged"] and np.isfinite(result.bse).all() and result.bse.max() < 1e3
+        ):
             result, reason = None, "the outcome is separated perfectly"
     half = scipy_stats.norm.ppf(0.5 + level / 2)
     rows = []
     for term in terms:
         if result is None or term not in usable_terms:
             why = reason or f"{term} does not vary"
-            rows.append({"term": term, **dict.fromkeys(("coefficient", "lower", "upper", "odds_ratio", "p"), math.nan), "reason": why})
+            rows.append(
+                {
+                    "term": term,
+                    **dict.fromkeys(("coefficient", "lower", "upper", "odds_ratio", "p"), math.nan),
+                    "reason": why,
+                }
+            )
             continue
         j = 1 + usable_terms.index(term)
         b, se = float(result.params[j]), float(result.bse[j])
@@ -449,12 +487,21 @@ def _logistic(kept: pd.DataFrame, y: np.ndarray, problems: np.ndarray, level: fl
     return pd.DataFrame(rows)
 
 
-def _aurocs(kept: pd.DataFrame, y: np.ndarray, problems: np.ndarray, resamples: int, level: float, seed: int) -> pd.DataFrame:
+def _aurocs(
+    kept: pd.DataFrame, y: np.ndarray, problems: np.ndarray, resamples: int, level: float, seed: int
+) -> pd.DataFrame:
     rows = []
     for score, values in signed_scores(kept).items():
         i = bootstrap_auroc(y, values, resamples, level, seed, problems)
         rows.append(
-            {"score": score, "auroc": i.estimate, "lower": i.lower, "upper": i.upper, "undefined": i.undefined, "reason": i.reason}
+            {
+                "score": score,
+                "auroc": i.estimate,
+                "lower": i.lower,
+                "upper": i.upper,
+                "undefined": i.undefined,
+                "reason": i.reason,
+            }
         )
     return pd.DataFrame(rows)
 
@@ -483,7 +530,15 @@ def _selective(
     k, right = selective.accepted_count(coverage, len(y)), int(y.sum())
     oracle, oracle_part = selective.oracle_aurc(y), selective.oracle_aurc(y, coverage)
     blank = {"lower": math.nan, "upper": math.nan}
-    rows.append({"score": "oracle", "aurc": oracle, **blank, "aurc_truncated": oracle_part, "accuracy_at_coverage": min(right, k) / k})
+    rows.append(
+        {
+            "score": "oracle",
+            "aurc": oracle,
+            **blank,
+            "aurc_truncated": oracle_part,
+            "accuracy_at_coverage": min(right, k) / k,
+        }
+    )
     error = 1 - float(y.mean())
     rows.append({"score": "random", "aurc": error, **blank, "aurc_truncated": error, "accuracy_at_coverage": 1 - error})
     return pd.DataFrame(rows)

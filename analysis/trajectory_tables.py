@@ -125,7 +125,9 @@ def _shape(entropies: np.ndarray, epsilon: float) -> dict[str, Any]:
 
 def _typed(rows: list[dict[str, Any]]) -> pd.DataFrame:
     table = pd.DataFrame(rows)
-    return table.astype({"monotone": "boolean", "violations": "Int64", "correct_own": "boolean", "correct_last": "boolean"})
+    return table.astype(
+        {"monotone": "boolean", "violations": "Int64", "correct_own": "boolean", "correct_last": "boolean"}
+    )
 
 
 def protocol_diagnostics(run: Run) -> pd.DataFrame:
@@ -139,12 +141,16 @@ def protocol_diagnostics(run: Run) -> pd.DataFrame:
     def share(name: str, values: pd.Series, note: str = "") -> None:
         known = values.dropna().astype(bool)
         i = wilson(int(known.sum()), len(known))
-        rows.append({"quantity": name, "value": i.estimate, "lower": i.lower, "upper": i.upper, "n": len(known), "note": note})
+        rows.append(
+            {"quantity": name, "value": i.estimate, "lower": i.lower, "upper": i.upper, "n": len(known), "note": note}
+        )
 
     def mean(name: str, values: pd.Series, note: str = "") -> None:
         known = values.dropna().astype("float64")
         value = float(known.mean()) if len(known) else math.nan
-        rows.append({"quantity": name, "value": value, "lower": math.nan, "upper": math.nan, "n": len(known), "note": note})
+        rows.append(
+            {"quantity": name, "value": value, "lower": math.nan, "upper": math.nan, "n": len(known), "note": note}
+        )
 
     mean("tokens per chain", s["chain_tokens"])
     share("chains cut off by the token budget", s["truncated"], "given chains are left out")
@@ -154,7 +160,16 @@ def protocol_diagnostics(run: Run) -> pd.DataFrame:
     share("chains at the unit cap", s["capped"])
     total = s["units"].astype("float64").sum()
     merged = float(s["units_merged"].astype("float64").sum() / total) if total else math.nan
-    rows.append({"quantity": "units merged by the cap", "value": merged, "lower": math.nan, "upper": math.nan, "n": int(total), "note": "share of units"})
+    rows.append(
+        {
+            "quantity": "units merged by the cap",
+            "value": merged,
+            "lower": math.nan,
+            "upper": math.nan,
+            "n": int(total),
+            "note": "share of units",
+        }
+    )
     share("marker rule that fell back", s["rule_applied"].ne(s["rule"]))
     by_rule = pd.DataFrame([json.loads(v) for v in s["units_by_rule"]])
     for rule in by_rule:
@@ -165,7 +180,10 @@ def protocol_diagnostics(run: Run) -> pd.DataFrame:
         mean("prefixes without an answer, per chain", s["missing_points"])
         mean("continuation tokens per chain", s["continuation_tokens"])
     if "forced_entropies" in run.ragged_arrays:
-        mean("forced boundaries per chain, empty prefix included", s["forced_by_rule"].map(lambda v: len(json.loads(v)[forced_rule(run)])))
+        mean(
+            "forced boundaries per chain, empty prefix included",
+            s["forced_by_rule"].map(lambda v: len(json.loads(v)[forced_rule(run)])),
+        )
         mean("tokens run for the forced answers, per chain", s["forced_tokens_run"])
     return pd.DataFrame(rows)
 
@@ -194,11 +212,22 @@ def truncation_table(run: Run, budgets: Sequence[int] = (512, 600, 1280, 4096)) 
     rows = []
     for budget in budgets:
         if budget > ceiling:
-            rows.append({"budget": budget, "n": len(s), "truncated": math.nan, "lower": math.nan, "upper": math.nan, "note": f"chains were written under {ceiling}"})
+            rows.append(
+                {
+                    "budget": budget,
+                    "n": len(s),
+                    "truncated": math.nan,
+                    "lower": math.nan,
+                    "upper": math.nan,
+                    "note": f"chains were written under {ceiling}",
+                }
+            )
             continue
         over = (length > budget) | (cut & (length >= budget))
         i = wilson(int(over.sum()), len(s))
-        rows.append({"budget": budget, "n": len(s), "truncated": i.estimate, "lower": i.lower, "upper": i.upper, "note": ""})
+        rows.append(
+            {"budget": budget, "n": len(s), "truncated": i.estimate, "lower": i.lower, "upper": i.upper, "note": ""}
+        )
     return pd.DataFrame(rows)
 
 
@@ -220,7 +249,9 @@ def completion_curve(lengths: Sequence[int], finished: Sequence[bool]) -> pd.Dat
     return pd.DataFrame(rows, columns=["tokens", "completed", "at_risk", "ended"])
 
 
-def answers_sensitivity(run: Run, counts: Sequence[int] = (5, 10, 20), epsilon: float = 0.01, tie: str = "first", seed: int = 0) -> pd.DataFrame:
+def answers_sensitivity(
+    run: Run, counts: Sequence[int] = (5, 10, 20), epsilon: float = 0.01, tie: str = "first", seed: int = 0
+) -> pd.DataFrame:
     """The gap with the first m continuations of every prefix, for each m that was sampled: m, n, coverage, gap_points, lower,
     upper, odds_ratio, p_greater, flag_agreement and entropy_spearman (against the largest m)."""
     m_max = int(run.config.get("m", 5))
@@ -232,7 +263,9 @@ def answers_sensitivity(run: Run, counts: Sequence[int] = (5, 10, 20), epsilon: 
         row: dict[str, Any] = {"m": m}
         kept = usable(table, "correct_last")
         if len(kept):
-            g = accuracy_gap(kept["correct_last"].to_numpy(), kept["monotone"].to_numpy(), kept["problem"].to_numpy(), seed=seed)
+            g = accuracy_gap(
+                kept["correct_last"].to_numpy(), kept["monotone"].to_numpy(), kept["problem"].to_numpy(), seed=seed
+            )
             row |= {
                 "n": len(kept), "coverage": g.coverage, "gap_points": g.points.estimate, "lower": g.points.lower,
                 "upper": g.points.upper, "odds_ratio": g.odds_ratio.estimate, "p_greater": g.p_greater,
@@ -255,7 +288,9 @@ def rule_sensitivity(run: Run, epsilon: float = 0.01, seed: int = 0) -> pd.DataF
         kept = usable(table, "correct_last")
         row: dict[str, Any] = {"rule": rule, "points": float(table["points"].mean()), "n": len(kept)}
         if len(kept):
-            g = accuracy_gap(kept["correct_last"].to_numpy(), kept["monotone"].to_numpy(), kept["problem"].to_numpy(), seed=seed)
+            g = accuracy_gap(
+                kept["correct_last"].to_numpy(), kept["monotone"].to_numpy(), kept["problem"].to_numpy(), seed=seed
+            )
             row |= {
                 "coverage": g.coverage, "gap_points": g.points.estimate, "lower": g.points.lower, "upper": g.points.upper,
                 "odds_ratio": g.odds_ratio.estimate, "p_greater": g.p_greater,
@@ -280,7 +315,14 @@ def anchor_sensitivity(run: Run) -> tuple[pd.DataFrame, float]:
     for i in range(len(names)):
         for j in range(i + 1, len(names)):
             there = np.isfinite(values[i]) & np.isfinite(values[j])
-            rows.append({"anchor": names[i], "other": names[j], "spearman": spearman(values[i][there], values[j][there]), "n": int(there.sum())})
+            rows.append(
+                {
+                    "anchor": names[i],
+                    "other": names[j],
+                    "spearman": spearman(values[i][there], values[j][there]),
+                    "n": int(there.sum()),
+                }
+            )
     pairs = pd.DataFrame(rows, columns=["anchor", "other", "spearman", "n"])
     return pairs, float(pairs["spearman"].mean()) if len(pairs) else math.nan
 

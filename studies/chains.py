@@ -189,7 +189,9 @@ def _continue(
             chosen = chosen[torch.tensor(kept, device=device)]
         states = step(arch, rows, chosen) if isinstance(rows, Rows) else rows.step(chosen)
     return [
-        Continuation(tuple(ids), tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False), why)
+        Continuation(
+            tuple(ids), tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False), why
+        )
         for ids, why in zip(written, finish, strict=True)
     ]
 

@@ -164,7 +164,9 @@ def anchor_tokens(tokenizer: Any, anchor: str, end_tag: str | None = None, tag_s
     parts = [anchor] if end_tag is None else ([end_tag, anchor] if tag_side == "before" else [anchor, end_tag])
     ids = tuple(i for part in parts for i in tokenizer(part, add_special_tokens=False)["input_ids"])
     if not ids:
-        raise RequestError("the anchor is empty; give the words after which the answer is read, such as ' So, the answer is:'")
+        raise RequestError(
+            "the anchor is empty; give the words after which the answer is read, such as ' So, the answer is:'"
+        )
     return ids
 
 
@@ -273,7 +275,9 @@ def forced_under_anchors(
         answers = max(chain.options.longest, chain.candidates.longest, 1)
         needed = len(chain.prompt) + len(chain.tokens) + max(map(len, suffixes)) + answers - 1
         if limit is not None and needed > limit:
-            raise RequestError(f"chain {i} needs {needed} positions with its prompt and anchor, but the model has {limit}; shorten it")
+            raise RequestError(
+                f"chain {i} needs {needed} positions with its prompt and anchor, but the model has {limit}; shorten it"
+            )
     arch = describe(model)
     how = method_for(model) if method == "auto" else Method(method, "asked for", math.nan)
     results: list[list[ForcedTrajectory]] = []
@@ -295,7 +299,12 @@ def _prepare(
     boundaries: Sequence[Sequence[int]] | None,
 ) -> list[_Chain]:
     shared = options is None or all(isinstance(o, str) for o in options)
-    lengths = {"chains": chains, "candidates": candidates, "boundaries": boundaries, "options": None if shared else options}
+    lengths = {
+        "chains": chains,
+        "candidates": candidates,
+        "boundaries": boundaries,
+        "options": None if shared else options,
+    }
     for name, given in lengths.items():
         if given is not None and len(given) != len(prompts):
             raise RequestError(f"{len(prompts)} prompts but {len(given)} {name}; give one per prompt")
@@ -318,7 +327,9 @@ def _prepare(
         else:
             cuts, at = None, _given(boundaries[i], len(ids), i)
         offered = AnswerSet((), ()) if candidates is None else candidate_forms(tokenizer, candidates[i])
-        prepared.append(_Chain(renderer.render(prompt, f"prompt {i}").token_ids, tuple(ids), at, cuts, known[own], offered))
+        prepared.append(
+            _Chain(renderer.render(prompt, f"prompt {i}").token_ids, tuple(ids), at, cuts, known[own], offered)
+        )
     return prepared
 
 
@@ -329,7 +340,9 @@ def _given(counts: Sequence[int], length: int, i: int) -> Boundaries:
     return Boundaries(counts, 0, 0)
 
 
-def _groups(chains: Sequence[_Chain], suffixes: Sequence[tuple[int, ...]], budget: int | None) -> Iterator[list[_Chain]]:
+def _groups(
+    chains: Sequence[_Chain], suffixes: Sequence[tuple[int, ...]], budget: int | None
+) -> Iterator[list[_Chain]]:
     """Consecutive chains that share a pass."""
     group: list[_Chain] = []
     used = 0
@@ -395,7 +408,12 @@ class _Point:
 
 
 def _run_group(
-    arch: Architecture, model: Any, group: Sequence[_Chain], suffixes: Sequence[tuple[int, ...]], residual: bool, how: Method
+    arch: Architecture,
+    model: Any,
+    group: Sequence[_Chain],
+    suffixes: Sequence[tuple[int, ...]],
+    residual: bool,
+    how: Method,
 ) -> list[list[ForcedTrajectory]]:
     branches = _Branches()
     points: list[list[list[_Point]]] = []
@@ -449,9 +467,7 @@ def _token_logprobs(
 
 def _score(answers: list[list[list[_Step]]], logprobs: dict[_Step, float]) -> list[float]:
     """Log-probability of each answer: its forms' sequence probabilities added."""
-    return [
-        float(np.logaddexp.reduce([math.fsum(logprobs[s] for s in form) for form in group])) for group in answers
-    ]
+    return [float(np.logaddexp.reduce([math.fsum(logprobs[s] for s in form) for form in group])) for group in answers]
 
 
 def _trajectory(

@@ -164,7 +164,9 @@ def _reading_residual(blocks: Sequence[Any], rows: Tensor, out: list[Tensor]) ->
 
 
 @torch.no_grad()
-def run_tree(arch: Architecture, model: Any, segments: Sequence[Segment], rows: Sequence[Row], residual: bool = False) -> TreeStates:
+def run_tree(
+    arch: Architecture, model: Any, segments: Sequence[Segment], rows: Sequence[Row], residual: bool = False
+) -> TreeStates:
     """States of `rows` in one forward pass under a tree mask."""
     device = model.get_input_embeddings().weight.device
     layout = lay_out(segments)
@@ -182,7 +184,9 @@ def run_tree(arch: Architecture, model: Any, segments: Sequence[Segment], rows: 
 
 
 @torch.no_grad()
-def run_cached(arch: Architecture, model: Any, segments: Sequence[Segment], rows: Sequence[Row], residual: bool = False) -> TreeStates:
+def run_cached(
+    arch: Architecture, model: Any, segments: Sequence[Segment], rows: Sequence[Row], residual: bool = False
+) -> TreeStates:
     """The same states by running each segment once and continuing copies of its cache, one branch at a time.
 
     Works for every family that has a cache, recurrent ones included; slower, since each branch is a forward pass.
@@ -253,7 +257,9 @@ def cache_of(out: Any) -> Any:
 
 
 @torch.no_grad()
-def run_separately(arch: Architecture, model: Any, segments: Sequence[Segment], rows: Sequence[Row], residual: bool = False) -> TreeStates:
+def run_separately(
+    arch: Architecture, model: Any, segments: Sequence[Segment], rows: Sequence[Row], residual: bool = False
+) -> TreeStates:
     """The same states by running every row's whole text anew: what the other methods are held against."""
     device = model.get_input_embeddings().weight.device
     final, blocks, ran = [], [], 0
@@ -283,7 +289,9 @@ _RUNNERS = {"tree": run_tree, "cache": run_cached, "separate": run_separately}
 _METHODS: weakref.WeakKeyDictionary[Any, dict[str, Method]] = weakref.WeakKeyDictionary()
 
 
-def run(model: Any, segments: Sequence[Segment], rows: Sequence[Row], residual: bool = False, method: str = "auto") -> TreeStates:
+def run(
+    model: Any, segments: Sequence[Segment], rows: Sequence[Row], residual: bool = False, method: str = "auto"
+) -> TreeStates:
     """States of `rows` by the fastest method that is right for this model (`method_for`), or by a named one.
 
     Parameters
@@ -337,7 +345,9 @@ def _unfit(model: Any, arch: Architecture) -> str | None:
     """Why a tree mask cannot be given to this model at all."""
     implementation = model.config._attn_implementation
     if implementation not in _MASKED_ATTENTION:
-        return f"the attention {implementation!r} takes no explicit mask (load the model with attn_implementation='sdpa')"
+        return (
+            f"the attention {implementation!r} takes no explicit mask (load the model with attn_implementation='sdpa')"
+        )
     missing = {"position_ids", "attention_mask"} - accepted_arguments(arch)
     if missing:
         return f"{arch.model_type} models take no {' and no '.join(sorted(missing))}"

@@ -92,7 +92,9 @@ def check_rule(rule: str) -> str:
     """The rule's name, or RequestError naming the rules there are."""
     if rule in RULES or _WINDOW.fullmatch(rule):
         return rule
-    raise RequestError(f"unknown segmentation rule {rule!r}; choose one of {', '.join(RULES)} (or window-N for N tokens)")
+    raise RequestError(
+        f"unknown segmentation rule {rule!r}; choose one of {', '.join(RULES)} (or window-N for N tokens)"
+    )
 
 
 def check_cap(cap: int | None) -> int | None:
@@ -243,7 +245,9 @@ def to_tokens(ends: Sequence[int], token_ends: Sequence[int], include_start: boo
     for end in ends:
         i = bisect_left(token_ends, end)
         if i == len(token_ends):
-            raise RequestError(f"boundary {end} lies beyond the {token_ends[-1] if token_ends else 0} characters of the chain's tokens")
+            raise RequestError(
+                f"boundary {end} lies beyond the {token_ends[-1] if token_ends else 0} characters of the chain's tokens"
+            )
         inside += token_ends[i] != end
         if tokens and i + 1 <= tokens[-1]:
             collapsed += 1

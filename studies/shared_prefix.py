@@ -60,7 +60,9 @@ class _Reading:
     def __init__(self, trunk: Trunk) -> None:
         self.trunk = trunk
 
-    def attend(self, module: nn.Module, layer: int, query: Tensor, key: Tensor, value: Tensor, options: _Options) -> Tensor:
+    def attend(
+        self, module: nn.Module, layer: int, query: Tensor, key: Tensor, value: Tensor, options: _Options
+    ) -> Tensor:
         self.trunk.keys[layer], self.trunk.values[layer] = key[0].contiguous(), value[0].contiguous()
         heads, length = query.shape[1], query.shape[2]
         groups = heads // key.shape[1]
@@ -120,7 +122,9 @@ class Rows:
                 own[layer] = kept
         self._index()
 
-    def attend(self, module: nn.Module, layer: int, query: Tensor, key: Tensor, value: Tensor, options: _Options) -> Tensor:
+    def attend(
+        self, module: nn.Module, layer: int, query: Tensor, key: Tensor, value: Tensor, options: _Options
+    ) -> Tensor:
         own_keys = self._append(self._keys, layer, key)
         own_values = self._append(self._values, layer, value)
         batch, heads = query.shape[:2]
@@ -144,7 +148,9 @@ class Rows:
                 hidden = hidden | (starts + self.done - column[None] >= options.window)
             scores = scores.masked_fill(hidden[:, None, None], -math.inf)
             both = torch.cat([scores, own_scores[first:last]], dim=-1)
-            weights = options.weights(both.flatten(1, 2)[:, :, None], heads_axis=1)[:, :, 0].view_as(both).to(value.dtype)
+            weights = (
+                options.weights(both.flatten(1, 2)[:, :, None], heads_axis=1)[:, :, 0].view_as(both).to(value.dtype)
+            )
             of_trunk = weights[..., :reach].transpose(0, 1).reshape(kv_heads, rows * (heads // kv_heads), reach) @ v
             of_trunk = of_trunk.view(kv_heads, rows, heads // kv_heads, -1).transpose(0, 1)
             out[first:last] = of_trunk + weights[..., reach:] @ own_values[first:last]
@@ -184,7 +190,9 @@ class _Options:
 _active: list[_Reading | Rows] = []
 
 
-def _attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any) -> Any:
+def _attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any
+) -> Any:
     head = query.shape[-1]
     sinks = options.get("s_aux")
     if sinks is None:
@@ -247,7 +255,9 @@ def step(arch: Architecture, rows: Rows, tokens: Tensor) -> Tensor:
 class CopiedCaches:
     """The same service by copying the prefix's cache for every row and running each row by itself: slow, for any family."""
 
-    def __init__(self, arch: Architecture, trunks: Sequence[Sequence[int]], origins: Sequence[Origin], device: torch.device) -> None:
+    def __init__(
+        self, arch: Architecture, trunks: Sequence[Sequence[int]], origins: Sequence[Origin], device: torch.device
+    ) -> None:
         self.arch, self.device = arch, device
         self.lengths = [o.length for o in origins]
         self.first: list[Tensor] = [torch.empty(0)] * len(origins)
@@ -325,6 +335,8 @@ def _probe(model: Any, arch: Architecture) -> float:
         found = step(arch, rows, given[i])
         for r, origin in enumerate(origins):
             text = texts[origin.trunk][: origin.length] + given[: i + 1, r].tolist()
-            truth = arch.backbone(input_ids=torch.tensor([text], device=device), use_cache=False).last_hidden_state[0, -1]
+            truth = arch.backbone(input_ids=torch.tensor([text], device=device), use_cache=False).last_hidden_state[
+                0, -1
+            ]
             worst = max(worst, difference(found[r], truth))
     return worst

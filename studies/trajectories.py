@@ -53,7 +53,9 @@ __all__ = [
 ]
 
 
-def run_trajectories(config: TrajectoryConfig, *, progress: bool = True, extractor: Extractor | None = None) -> store.Run:
+def run_trajectories(
+    config: TrajectoryConfig, *, progress: bool = True, extractor: Extractor | None = None
+) -> store.Run:
     """Follow the chains of a study's items, or continue where its run was left.
 
     Parameters
@@ -134,7 +136,9 @@ def load_work(config: TrajectoryConfig) -> list[Work]:
         known = {item.id: item for item in benchmarks.load(name, None, config.seed, config.items.get(name))}
         unknown = [i for i in chains if i not in known]
         if unknown:
-            raise RequestError(f"{source} has a chain for {unknown[0]!r}, which is no item of {name}; use the items' ids")
+            raise RequestError(
+                f"{source} has a chain for {unknown[0]!r}, which is no item of {name}; use the items' ids"
+            )
         work += [Work(name, known[i], text) for i, text in list(chains.items())[: config.n]]
     return work
 
@@ -167,11 +171,15 @@ def full_settings(config: TrajectoryConfig, work: list[Work]) -> dict[str, Any]:
     source = hook_models.resolve(config.model, config.revision)
     asked = settings(config)
     asked["model"] = f"{source.location}@{source.revision}" if source.kind == "hub" else source.revision
-    asked["device_type"] = torch.device(config.device).type if config.device else ("cuda" if torch.cuda.is_available() else "cpu")
+    asked["device_type"] = (
+        torch.device(config.device).type if config.device else ("cuda" if torch.cuda.is_available() else "cpu")
+    )
     content = json.dumps([[w.id, w.item.question, w.item.answer, w.item.choices] for w in work], ensure_ascii=False)
     asked["items"] = {"count": len(work), "sha256": hashlib.sha256(content.encode()).hexdigest()[:16]}
     asked["chains"] = {name: file_digest(path) for name, path in config.chains.items()}
-    asked["preregistration"] = None if config.preregistration is None else load_preregistration(config.preregistration).sha256
+    asked["preregistration"] = (
+        None if config.preregistration is None else load_preregistration(config.preregistration).sha256
+    )
     return asked
 
 

@@ -117,7 +117,9 @@ class TrajectoryConfig:
                 continue
             value = (value,) if isinstance(value, str) else tuple(value)
             if not value or len(set(value)) != len(value):
-                raise RequestError(f"{name} must name at least one thing, and each once, found {', '.join(value) or 'none'}")
+                raise RequestError(
+                    f"{name} must name at least one thing, and each once, found {', '.join(value) or 'none'}"
+                )
             object.__setattr__(self, name, value)
         object.__setattr__(self, "compare_rules", tuple(self.compare_rules))
         for name in self.benchmarks:
@@ -127,7 +129,9 @@ class TrajectoryConfig:
                 )
         for name in (*self.items, *self.chains):
             if name not in self.benchmarks:
-                raise RequestError(f"a file was given for {name!r}, which is not among the benchmarks {', '.join(self.benchmarks)}")
+                raise RequestError(
+                    f"a file was given for {name!r}, which is not among the benchmarks {', '.join(self.benchmarks)}"
+                )
         for value, allowed, what in (
             *((m, MEASURES, "measure") for m in self.measures),
             (self.graded, GRADED, "text to grade"),

@@ -19,7 +19,15 @@ from ..hooks.rendering import Rendered
 from . import benchmarks, grading
 from .chains import Continuation, generate_chains, sample_continuations
 from .forced import ForcedTrajectory, forced_under_anchors
-from .segmentation import Boundaries, Segmentation, segment, to_tokens, token_ends_of_ids, token_ends_of_text, units_by_rule
+from .segmentation import (
+    Boundaries,
+    Segmentation,
+    segment,
+    to_tokens,
+    token_ends_of_ids,
+    token_ends_of_text,
+    units_by_rule,
+)
 from .trajectory_config import TrajectoryConfig
 
 REGIME = "chain"
@@ -115,7 +123,9 @@ def ragged(config: TrajectoryConfig) -> dict[str, str]:
     return own
 
 
-def make_shard(config: TrajectoryConfig, extractor: Extractor, members: list[tuple[Work, Rendered]], bar: Any = None) -> dict[str, Any]:
+def make_shard(
+    config: TrajectoryConfig, extractor: Extractor, members: list[tuple[Work, Rendered]], bar: Any = None
+) -> dict[str, Any]:
     """Follow the items of one shard.
 
     Parameters
@@ -145,7 +155,9 @@ def make_shard(config: TrajectoryConfig, extractor: Extractor, members: list[tup
     return {"table": table, "ragged": arrays}
 
 
-def _chains(config: TrajectoryConfig, extractor: Extractor, members: Sequence[tuple[Work, Rendered]]) -> list[ChainText]:
+def _chains(
+    config: TrajectoryConfig, extractor: Extractor, members: Sequence[tuple[Work, Rendered]]
+) -> list[ChainText]:
     """The given chains, and those of the others written in one batch."""
     tokenizer = extractor.tokenizer
     to_write = [(w, r) for w, r in members if w.chain is None]
@@ -242,7 +254,13 @@ def _sampled(
         answers.append([g["answer"] for g in graded])
         kept.append(
             [
-                {"text": c.text, "tokens": len(c.tokens), "finish": c.finish, "answer": g["answer"], "correct": g["correct"]}
+                {
+                    "text": c.text,
+                    "tokens": len(c.tokens),
+                    "finish": c.finish,
+                    "answer": g["answer"],
+                    "correct": g["correct"],
+                }
                 for c, g in zip(row, graded, strict=True)
             ]
         )
@@ -261,7 +279,12 @@ def _sampled(
 
 
 def _forced(
-    config: TrajectoryConfig, extractor: Extractor, work: Work, rendered: Rendered, chain: ChainText, seen: Sequence[str | None]
+    config: TrajectoryConfig,
+    extractor: Extractor,
+    work: Work,
+    rendered: Rendered,
+    chain: ChainText,
+    seen: Sequence[str | None],
 ) -> tuple[list[ForcedTrajectory], dict[str, Boundaries]]:
     """Forced answers under every anchor, over the item's options, else over the different answers the model itself gave.
 
@@ -319,7 +342,9 @@ def _forced_columns(
 def _forced_arrays(config: TrajectoryConfig, forced: list[ForcedTrajectory]) -> dict[str, np.ndarray]:
     """Arrays [anchors, k, ...], the first anchor being the one reported."""
     first = forced[0]
-    offered = [f.candidate_logprobs if f.candidate_logprobs is not None else np.zeros((len(f.boundaries), 0)) for f in forced]
+    offered = [
+        f.candidate_logprobs if f.candidate_logprobs is not None else np.zeros((len(f.boundaries), 0)) for f in forced
+    ]
     arrays = {
         "forced_boundaries": first.boundaries.astype(np.int32),
         "forced_logprobs": np.stack([f.option_logprobs for f in forced]),

@@ -15,13 +15,13 @@ import pytest
 import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from precollapse.analysis import trajectories as t
 from precollapse.analysis import trajectory_preregistration as registration
 from precollapse.analysis import trajectory_statistics as ts
 from precollapse.analysis.trajectory_public import chain_table, load_distributions, load_texts
 from precollapse.analysis.trajectory_tables import completion_curve
 from precollapse.errors import RequestError
-
 
 # -- entropies -----------------------------------------------------------------------------------------------------------
 
@@ -313,7 +313,9 @@ family: [H1, H3]
 def test_verdicts_follow_criterion_and_holm():
     declared = registration.parse_preregistration(DECLARED)
     estimates = {"gap_points": 5.0, "spearman_coherence": 0.1, "auroc_final": math.nan}
-    rows = registration.verdicts(declared, estimates, {"fisher_greater": 0.04, "spearman_final": 0.001}).set_index("name")
+    rows = registration.verdicts(declared, estimates, {"fisher_greater": 0.04, "spearman_final": 0.001}).set_index(
+        "name"
+    )
     assert rows["verdict"].to_dict() == {"H1": "supported", "H2": "not supported", "H3": "undefined"}
     rows = registration.verdicts(declared, estimates, {"fisher_greater": 0.04, "spearman_final": 0.9}).set_index("name")
     assert rows.at["H1", "p_holm"] == pytest.approx(0.08) and rows.at["H1", "verdict"] == "not supported"

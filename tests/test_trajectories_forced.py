@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import transformers as tf
+
 from precollapse.errors import RequestError
 from precollapse.studies import prefix_tree, trajectories
 from precollapse.studies.forced import answer_forms
@@ -61,8 +62,11 @@ def plain_logprob(model: Any, context: list[int], sequence: list[int]) -> float:
 
 
 @torch.no_grad()
-def separate(ex: Any, prompt: str, chain: str, boundaries: np.ndarray, anchor: str, answers: list[list[str]]) -> np.ndarray:
+def separate(
+    ex: Any, prompt: str, chain: str, boundaries: np.ndarray, anchor: str, answers: list[list[str]]
+) -> np.ndarray:
     """Log-probability of each answer (a list of surface forms) after prompt + prefix + anchor, [k, answers]."""
+
     def encode(text: str) -> list[int]:
         return ex.tokenizer(text, add_special_tokens=False)["input_ids"]
 
@@ -98,7 +102,9 @@ def test_one_pass_equals_separate_passes(family):
 def test_company_in_a_pass_changes_nothing(family):
     ex = small_model(*FAMILIES[family])
     alone = [trajectories.forced_answers(ex, [PROMPT], [c], options=OPTIONS)[0] for c in CHAINS]
-    packed = trajectories.forced_answers(ex, [PROMPT] * 3, [CHAINS[1], CHAINS[0], CHAINS[1]], options=OPTIONS, tokens_per_pass=5000)
+    packed = trajectories.forced_answers(
+        ex, [PROMPT] * 3, [CHAINS[1], CHAINS[0], CHAINS[1]], options=OPTIONS, tokens_per_pass=5000
+    )
     assert len({f.tokens_run for f in packed}) == 1  # they did share a pass
     for f, own in zip(packed, (alone[1], alone[0], alone[1]), strict=True):
         assert np.abs(f.option_logprobs - own.option_logprobs).max() < 1e-4
@@ -120,7 +126,13 @@ def test_a_model_that_ignores_the_mask_is_found_out():
     forward = ex.model.model.forward
 
     def deaf(
-        input_ids=None, attention_mask=None, position_ids=None, past_key_values=None, use_cache=None, cache=None, **_rest
+        input_ids=None,
+        attention_mask=None,
+        position_ids=None,
+        past_key_values=None,
+        use_cache=None,
+        cache=None,
+        **_rest,
     ):
         given = {k: v for k, v in {"past_key_values": past_key_values, "cache": cache}.items() if v is not None}
         return forward(input_ids=input_ids, use_cache=use_cache, **given)
@@ -140,7 +152,10 @@ def test_residual_rows_are_those_of_separate_passes():
     anchor = ex.tokenizer(trajectories.ANCHOR, add_special_tokens=False)["input_ids"]
     with torch.no_grad():
         for k, count in enumerate(found.boundaries):
-            for rows, text in ((found.resid_boundary, tokens + chain[:count]), (found.resid_answer, tokens + chain[:count] + anchor)):
+            for rows, text in (
+                (found.resid_boundary, tokens + chain[:count]),
+                (found.resid_answer, tokens + chain[:count] + anchor),
+            ):
                 states = ex.model(input_ids=torch.tensor([text]), output_hidden_states=True).hidden_states
                 for layer in range(3):  # the last hidden state is taken after the final norm
                     assert np.allclose(rows[k, layer], states[layer + 1][0, -1], atol=1e-4)
@@ -159,7 +174,9 @@ def test_wordings_share_a_pass_and_equal_their_own():
 def test_end_of_thinking_tag_goes_where_asked():
     ex = small_model(*FAMILIES["llama"])
     for side, text in (("before", "</think>" + trajectories.ANCHOR), ("after", trajectories.ANCHOR + "</think>")):
-        found = trajectories.forced_answers(ex, [PROMPT], CHAINS[:1], options=("A", "B"), end_tag="</think>", tag_side=side)[0]
+        found = trajectories.forced_answers(
+            ex, [PROMPT], CHAINS[:1], options=("A", "B"), end_tag="</think>", tag_side=side
+        )[0]
         expected = separate(ex, PROMPT, CHAINS[0], found.boundaries, text, [["A"], ["B"]])
         assert np.abs(found.option_logprobs - expected).max() < 1e-4
 
@@ -212,7 +229,9 @@ def test_no_hook_stays_behind():
 def test_real_chains_of_the_embedded_model(embedded, shared_data):
     rows = [json.loads(line) for line in (shared_data / "gsm8k.jsonl").read_text().splitlines()[:2]]
     prompts, chains = [r["question"] for r in rows], [r["answer"] for r in rows]
-    found = trajectories.forced_answers(embedded, prompts, chains, options=("A", "B", "C"), candidates=[["18"], ["3 bolts"]])
+    found = trajectories.forced_answers(
+        embedded, prompts, chains, options=("A", "B", "C"), candidates=[["18"], ["3 bolts"]]
+    )
     for f, prompt, chain, answer in zip(found, prompts, chains, ("18", "3 bolts"), strict=True):
         picked = [0, len(f.boundaries) // 2, len(f.boundaries) - 1]
         at = f.boundaries[picked]

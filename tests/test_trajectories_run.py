@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+
 from precollapse import open_run, verify
 from precollapse.analysis.trajectory_tables import forced_table, run_agreement, sampled_table
 from precollapse.errors import RequestError
@@ -33,7 +34,9 @@ family: [H1]
 def settings(tiny_folder, tmp_path_factory) -> dict:
     folder = tmp_path_factory.mktemp("trajectories")
     rows = [{"id": f"q{i}", "question": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(6)]
-    choices = [{"id": f"c{i}", "question": f"Is {i} even?", "answer": "AB"[i % 2], "choices": ["yes", "no"]} for i in range(2)]
+    choices = [
+        {"id": f"c{i}", "question": f"Is {i} even?", "answer": "AB"[i % 2], "choices": ["yes", "no"]} for i in range(2)
+    ]
     for name, content in (("sums", rows), ("parity", choices)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in content))
     (folder / "registration.yaml").write_text(REGISTRATION)
@@ -58,7 +61,9 @@ def same_runs(a, b) -> None:
         pd.testing.assert_series_equal(a.states[column], b.states[column])
     for name in a.ragged_arrays:
         for i in range(len(a)):
-            assert np.array_equal(a.ragged(name, i), b.ragged(name, i), equal_nan=a.ragged(name, i).dtype.kind == "f"), name
+            assert np.array_equal(
+                a.ragged(name, i), b.ragged(name, i), equal_nan=a.ragged(name, i).dtype.kind == "f"
+            ), name
 
 
 def test_what_is_kept_is_consistent(run):
@@ -120,10 +125,16 @@ def test_a_killed_run_equals_an_uninterrupted_one(run, settings, tmp_path):
         "run_trajectories(TrajectoryConfig(**json.load(open(sys.argv[1]))), progress=False)\n"
     )
     (tmp_path / "config.json").write_text(json.dumps({**given, "out": str(tmp_path / "run.zarr")}))
-    process = subprocess.Popen([sys.executable, script, tmp_path / "config.json"], env={**os.environ, "OMP_NUM_THREADS": "1"})
+    process = subprocess.Popen(
+        [sys.executable, script, tmp_path / "config.json"], env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
     commits = tmp_path / "run.zarr" / "_commits"
     deadline = time.monotonic() + 150
-    while not (commits.is_dir() and any(commits.glob("*.json"))) and process.poll() is None and time.monotonic() < deadline:
+    while (
+        not (commits.is_dir() and any(commits.glob("*.json")))
+        and process.poll() is None
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -138,16 +149,25 @@ def test_another_protocol_or_an_edited_registration_is_refused(run, settings, tm
     edited = tmp_path / "registration.yaml"
     edited.write_text(REGISTRATION.replace("> 0", "> -5"))
     with pytest.raises(ConfigMismatch, match="preregistration"):
-        trajectories.run_trajectories(trajectories.TrajectoryConfig(out=run.path, **{**settings, "preregistration": edited}))
+        trajectories.run_trajectories(
+            trajectories.TrajectoryConfig(out=run.path, **{**settings, "preregistration": edited})
+        )
 
 
 def test_given_chains_are_followed_as_they_stand(settings, tmp_path):
     chains = tmp_path / "chains.jsonl"
     texts = {"q1": "One and one. That makes 2.", "q3": "Three twice is 6. Sure? Yes, 6."}
     chains.write_text("".join(json.dumps({"id": k, "chain": v}) + "\n" for k, v in texts.items()))
-    given = {**settings, "benchmarks": ("sums",), "items": {"sums": settings["items"]["sums"]}, "chains": {"sums": chains}}
+    given = {
+        **settings,
+        "benchmarks": ("sums",),
+        "items": {"sums": settings["items"]["sums"]},
+        "chains": {"sums": chains},
+    }
     given |= {"rule": "sentence", "cap": None, "preregistration": None}
-    found = trajectories.run_trajectories(trajectories.TrajectoryConfig(out=tmp_path / "run.zarr", **given), progress=False)
+    found = trajectories.run_trajectories(
+        trajectories.TrajectoryConfig(out=tmp_path / "run.zarr", **given), progress=False
+    )
     assert dict(zip(found.states["item_id"], found.states["chain"], strict=True)) == texts
     assert found.states["correct"].tolist() == [True, True] and found.states["truncated"].isna().all()
     assert [len(found.ragged("boundaries", i)) for i in range(2)] == [3, 4]
@@ -175,7 +195,11 @@ def test_bad_settings_are_refused_at_once(settings, tmp_path, change, message):
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"chain_tokens": 5000}, "context is 1024"), ({"options": ("A", "A ")}, "same tokens|share|two different"), ({"n": 99}, "99")],
+    [
+        ({"chain_tokens": 5000}, "context is 1024"),
+        ({"options": ("A", "A ")}, "same tokens|share|two different"),
+        ({"n": 99}, "99"),
+    ],
 )
 def test_what_does_not_fit_the_model_is_refused_before_any_work(settings, tmp_path, change, message):
     config = trajectories.TrajectoryConfig(out=tmp_path / "run.zarr", **{**settings, **change})
@@ -188,7 +212,14 @@ def test_report_has_every_part_and_no_machine_path(run, tmp_path):
     report = trajectories.trajectory_report(run, tmp_path / "report", resamples=30, others={"the same again": run})
     page = (tmp_path / "report" / "report.html").read_text()
     assert "<svg" in page and "<title>prefix 0:" in page and page.count("data:image/png") >= 5
-    for part in ("Protocol", "What the protocol did", "outcome: answer at the last prefix", "own answer", "Sensitivity", "Agreement"):
+    for part in (
+        "Protocol",
+        "What the protocol did",
+        "outcome: answer at the last prefix",
+        "own answer",
+        "Sensitivity",
+        "Agreement",
+    ):
         assert part in report.markdown
     assert "rule: declared 'sentence', run with 'window-20'" in report.markdown
     verdict = [name for name in report.tables if name.endswith("_verdicts")]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import transformers as tf
+
 from precollapse.errors import RequestError
 from precollapse.studies import chains
 from precollapse.studies.shared_prefix import decoding_for
@@ -49,7 +50,9 @@ def trunks() -> list[list[int]]:
 
 
 @torch.no_grad()
-def by_hand(model, context: list[int], uniforms: np.ndarray, temperature: float, budget: int) -> tuple[tuple[int, ...], str]:
+def by_hand(
+    model, context: list[int], uniforms: np.ndarray, temperature: float, budget: int
+) -> tuple[tuple[int, ...], str]:
     """The inverse-CDF draw with full forward passes of the whole text."""
     written: list[int] = []
     for i in range(budget):
@@ -103,7 +106,9 @@ def test_greedy_chains_equal_the_librarys_own_generate(trunks):
     found = chains.generate_chains(ex, trunks, ["x", "y"], temperature=0, max_new_tokens=25)
     for trunk, c in zip(trunks, found, strict=True):
         ids = torch.tensor([trunk])
-        expected = ex.model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=25)[0, len(trunk) :].tolist()
+        expected = ex.model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=25)[
+            0, len(trunk) :
+        ].tolist()
         if END in expected:
             expected = expected[: expected.index(END)]
         assert list(c.tokens) == expected
@@ -123,7 +128,12 @@ def test_configuration_is_put_back_even_after_an_error(trunks):
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"samples": 0}, "m, the number"), ({"temperature": -0.1}, "temperature"), ({"temperature": float("nan")}, "temperature"), ({"max_new_tokens": 0}, "budget")],
+    [
+        ({"samples": 0}, "m, the number"),
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"max_new_tokens": 0}, "budget"),
+    ],
 )
 def test_bad_sampling_is_refused(change, message, trunks):
     ex = small(*SHARED["llama"])

@@ -7,6 +7,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from precollapse.errors import RequestError
 from precollapse.studies import segmentation as s
 
