@@ -234,7 +234,8 @@ class _Reading:
         self.own = {r: self.target.subset(self.of_regime[self.target.rows] == r) for r in self.regimes}
         labels = states[settings.target]
         plans = [splits.split_items(self.items, labels, seed=settings.seed + 1 + k) for k in range(settings.n_splits)]
-        self.plans = {r: [self.own[r].request(plan) for plan in plans] for r in self.regimes}
+        self.norms = probes.get_probe(settings.probe).norms
+        self.plans = {r: [self.own[r].request(plan, self.norms) for plan in plans] for r in self.regimes}
         self.main: dict[str, list[Products | None]] = {r: [None] * len(self.sets) for r in self.regimes}
         self.again: dict[str, list[list[Products | None]]] = {
             r: [[None] * len(self.sets) for _ in plans] for r in self.regimes
@@ -260,19 +261,20 @@ class _Reading:
             self._probe(layer, block, regime)
 
     def _probe(self, layer: int, block: Block, regime: str) -> None:
-        parts, target = self.parts[regime], self.target
+        parts, target, norms = self.parts[regime], self.target, self.norms
         wanted = [i for i, chosen in enumerate(self.sets) if layer in chosen]
-        single: list[Products] = []
-        if parts.train.size:
-            found = rowspace.products(block, Request(target.rows, target.rows[parts.train]))
-            _add(self.main[regime], found, wanted)
-            single = [found]
+        main = [Request(target.rows, target.rows[parts.train], norms)] if parts.train.size else []
+        defined = [not self.own[regime].problem(own) for _, own in self.plans[regime]]
+        again = [request for (request, _), good in zip(self.plans[regime], defined, strict=True) if good and wanted]
+        found = rowspace.many(block, [*main, *again])
+        single, others = found[: len(main)], found[len(main) :]
+        for products in single:
+            _add(self.main[regime], products, wanted)
         result = self._evaluate(single, [(layer,)], target, parts, self.settings.resamples)
         self.curves[regime].append(probes.curve_row(layer, result))
-        if wanted:
-            for sums, (request, own) in zip(self.again[regime], self.plans[regime], strict=True):
-                if not self.own[regime].problem(own):
-                    _add(sums, rowspace.products(block, request), wanted)
+        slots = [slot for slot, good in zip(self.again[regime], defined, strict=True) if good and wanted]
+        for slot, products in zip(slots, others, strict=True):
+            _add(slot, products, wanted)
 
     def _evaluate(
         self,
@@ -493,11 +495,12 @@ def _across(
             if layer not in first:
                 continue
             block = Block.of(source.read(layer), finite)
-            for name, part in parts.items():
-                if part.train.size:
-                    found = rowspace.products(block, Request(target.rows, target.rows[part.train]))
-                    total = sums[regime].get(name)
-                    sums[regime][name] = found if total is None else total + found
+            norms = probes.get_probe(settings.probe).norms
+            usable = [name for name, part in parts.items() if part.train.size]
+            requests = [Request(target.rows, target.rows[parts[name].train], norms) for name in usable]
+            for name, found in zip(usable, rowspace.many(block, requests), strict=True):
+                total = sums[regime].get(name)
+                sums[regime][name] = found if total is None else total + found
         step(f"between benchmarks: layer {layer}")
     return {regime: _transfer(sums[regime], target, parts, settings) for regime, (target, parts, *_) in sources.items()}
 

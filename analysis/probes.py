@@ -35,7 +35,7 @@ _Path = Callable[[Products, np.ndarray, int], np.ndarray]
 class Probe:
     """A probe by name: its grid, the value used when validation cannot choose, and its fit.
 
-    `fit(products, labels [p, m], seed)` returns scores [len(grid), p, r] of all rows.
+    `fit(products, labels [p, m], seed)` returns scores [len(grid), p, r] of all rows. `norms`: it needs row lengths.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Probe:
     fallback: float
     fit: _Path = field(repr=False)
     probabilistic: bool = False
+    norms: bool = False
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,7 @@ def recoverability(
     source = Layers(used, source.read, source.n)
     target = Target.of(y, items, source)
     chosen_split = split if split is not None else splits.split_items(target.items, target.labels, seed=seed)
-    request, parts = target.request(chosen_split)
+    request, parts = target.request(chosen_split, get_probe(probe).norms)
     problem = target.problem(parts)
     if problem:
         return _undefined(problem, target, parts, sets, probe, level)
@@ -231,10 +232,10 @@ class Target:
         """The target on some of its rows ([r] bool)."""
         return Target(self.rows[keep], self.labels[keep], self.classes, self.items[keep], self.left_out)
 
-    def request(self, split: Split) -> tuple[Request, Parts]:
+    def request(self, split: Split, norms: bool = False) -> tuple[Request, Parts]:
         """The products that this target needs under a split, and where its parts stand among them."""
         train, validation, test = split.rows(self.items)
-        return Request(self.rows, self.rows[train]), Parts(train, validation, test)
+        return Request(self.rows, self.rows[train], norms), Parts(train, validation, test)
 
     def problem(self, parts: Parts) -> str:
         """Why no probe can be fitted and scored on these parts; empty when one can."""
@@ -531,7 +532,7 @@ PROBES: Mapping[str, Probe] = {
         Probe("ridge", RIDGE_GRID, 1e3, _ridge),
         Probe("linear", (0.0,), 0.0, _linear),
         Probe("mean-difference", (0.0,), 0.0, _mean_difference),
-        Probe("knn", KNN_GRID, 5.0, _neighbours),
+        Probe("knn", KNN_GRID, 5.0, _neighbours, norms=True),
         Probe("mlp", MLP_GRID, 1.0, _perceptron),
     )
 }
@@ -609,7 +610,10 @@ def repeated(
     (chosen,) = layer_sets(source, layers)
     source = Layers(chosen, source.read, source.n)
     target = Target.of(y, items, source)
-    plans = [target.request(splits.split_items(target.items, target.labels, seed=seed + k)) for k in range(n_splits)]
+    norms = get_probe(probe).norms
+    plans = [
+        target.request(splits.split_items(target.items, target.labels, seed=seed + k), norms) for k in range(n_splits)
+    ]
     useful = [plan for plan in plans if not target.problem(plan[1])]
     sums = iter(rowspace.summed(source, [request for request, _ in useful]) if useful else [])
     results = []
@@ -684,7 +688,7 @@ def nested(
         within = splits.fold_items(target.items[train], inner, labels[train], seed + 1 + f)
         plans += [(f, train[within != g], train[within == g]) for g in range(inner)]
     plans = [plan for plan in plans if 0 < labels[plan[1]].sum() < plan[1].size]
-    requests = [Request(rows, rows[train]) for _, train, _ in plans]
+    requests = [Request(rows, rows[train], kind.norms) for _, train, _ in plans]
     found = rowspace.summed(source, requests)
     scored = [kind.fit(p, labels[train][None], seed)[:, 0] for p, (_, train, _) in zip(found, plans, strict=True)]
     scores, setting = np.full(rows.size, np.nan), np.full(folds, np.nan)
@@ -735,7 +739,7 @@ def layer_curve(
     source = x if isinstance(x, Layers) else Layers.of(x)
     target = Target.of(y, items, source)
     chosen = split if split is not None else splits.split_items(target.items, target.labels, seed=seed)
-    request, parts = target.request(chosen)
+    request, parts = target.request(chosen, get_probe(probe).norms)
     steps: Iterator[tuple[int, list[Products]]]
     if target.problem(parts):
         steps = ((layer, []) for layer in source.layers)

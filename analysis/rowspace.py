@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..errors import RequestError
-from .threads import single_threaded
+from .threads import in_threads, single_threaded
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Products:
     ----------
     kernel : [r, m] float64
     norms : [r] float64
-        Squared length of each standardised row.
+        Squared length of each standardised row; empty unless they were asked for.
     rows : [r] int
         Row numbers of the source.
     train : [m] int
@@ -84,10 +84,14 @@ class Products:
 
 @dataclass(frozen=True)
 class Request:
-    """Which rows are wanted against which training rows (row numbers of the source)."""
+    """Which rows are wanted against which training rows (row numbers of the source).
+
+    `norms` asks for squared lengths too, which only distances need.
+    """
 
     rows: np.ndarray
     train: np.ndarray
+    norms: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,39 +124,64 @@ class Block:
 
 
 def products(block: Block, request: Request) -> Products:
-    """Products of one layer.
+    """Products of one layer for one request; see `many`."""
+    return many(block, [request])[0]
+
+
+def many(block: Block, requests: Sequence[Request]) -> list[Products]:
+    """Products of one layer for several requests.
 
     Parameters
     ----------
     block : Block
         Finite at the rows asked for.
-    request : Request
+    requests : sequence of Request
 
     Notes
     -----
     Features are centred and scaled with mean and population standard deviation of the training rows; a feature that
-    does not vary there is only centred (as scikit-learn's StandardScaler does).
+    does not vary there is only centred (as scikit-learn's StandardScaler does). Means and variances of all requests
+    come from two matrix products, and centring is applied to the inner products: with weights w = 1 / variance and
+    mean m, sum of (x - m)(t - m) w = sum of x t w - sum of x m w - sum of t m w + sum of m m w. The block is centred
+    beforehand, so nothing large cancels.
     """
-    train = block.x[request.train]
-    mean = train.mean(axis=0)
-    train -= mean
-    deviation = np.sqrt(np.einsum("ij,ij->j", train, train) / max(train.shape[0], 1))
-    scale = np.where(deviation <= block.noise, 1.0, deviation)
-    weight = scale**-2
-    train *= weight  # one side carries both scalings: rows stay as they are read
-    rows = _rows(block.x, request.rows)
-    kernel = rows @ train.T
-    kernel -= mean @ train.T
-    shifted = mean * weight
-    norms = np.einsum("ij,ij,j->i", rows, rows, weight) - 2 * rows @ shifted + mean @ shifted
-    position = np.full(block.x.shape[0], -1)
-    position[request.rows] = np.arange(request.rows.size)
-    found = position[request.train]
-    if found.size and found.min() >= 0:
-        inner = kernel[found]
-    else:
-        inner = block.x[request.train] @ train.T - mean @ train.T
-    return Products(kernel, norms, request.rows, found, inner)
+    if not requests:
+        return []
+    n = block.x.shape[0]
+    member = np.zeros((len(requests), n))
+    for k, request in enumerate(requests):
+        member[k, request.train] = 1.0 / max(request.train.size, 1)
+    used = np.flatnonzero(member.any(axis=0))  # rows that are not finite never enter
+    rows = _rows(block.x, used)
+    mean = member[:, used] @ rows
+    deviation = np.sqrt(np.clip(member[:, used] @ (rows * rows) - mean * mean, 0.0, None))
+    weight = np.where(deviation <= block.noise, 1.0, deviation) ** -2
+    shift = mean * weight
+
+    def one(k: int) -> Products:
+        request = requests[k]
+        scaled = np.take(block.x, request.train, axis=0)
+        scaled *= weight[k]  # one side carries both scalings: the other rows stay as they are read
+        wanted = _rows(block.x, request.rows)
+        constant = float(mean[k] @ shift[k])
+        against = wanted @ shift[k]
+        own = scaled @ mean[k]
+        kernel = wanted @ scaled.T
+        kernel -= against[:, None]
+        kernel -= own - constant
+        norms = np.empty(0)
+        if request.norms:
+            norms = np.einsum("ij,ij,j->i", wanted, wanted, weight[k]) - 2 * against + constant
+        position = np.full(n, -1)
+        position[request.rows] = np.arange(request.rows.size)
+        found = position[request.train]
+        if found.size and found.min() >= 0:
+            inner = kernel[found]
+        else:
+            inner = np.take(block.x, request.train, axis=0) @ scaled.T - own[:, None] - (own - constant)
+        return Products(kernel, norms, request.rows, found, inner)
+
+    return in_threads(one, len(requests))
 
 
 def _rows(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -167,7 +196,7 @@ def by_layer(source: Layers, requests: Sequence[Request]) -> Iterator[tuple[int,
     for layer in source.layers:
         states = source.read(layer)
         block = Block.of(states, np.isfinite(states).all(axis=1))
-        yield layer, [products(block, request) for request in requests]
+        yield layer, many(block, requests)
 
 
 def summed(source: Layers, requests: Sequence[Request]) -> list[Products]:

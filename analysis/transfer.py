@@ -109,7 +109,9 @@ def transfer_matrix(
     chosen = split if split is not None else splits.split_items(target.items, kinds, seed=seed)
     parts = parts_by_group(target, groups, chosen)
     usable = [name for name in names if parts[name].train.size]
-    found = rowspace.summed(source, [Request(target.rows, target.rows[parts[name].train]) for name in usable])
+    norms = probes.get_probe(probe).norms
+    requests = [Request(target.rows, target.rows[parts[name].train], norms) for name in usable]
+    found = rowspace.summed(source, requests)
     return from_products(
         dict(zip(usable, found, strict=True)), target, parts, probe=probe, seed=seed, resamples=resamples, level=level
     )

@@ -94,7 +94,7 @@ def test_ridge_mean_difference_and_neighbours_equal_their_definitions():
     x, y = _states(n=60, layers=1, d=100, seed=4, dtype="float64")
     train = np.arange(40)
     flat = x[:, 0]
-    p = rowspace.products(rowspace.Block.of(flat), rowspace.Request(np.arange(60), train))
+    p = rowspace.products(rowspace.Block.of(flat), rowspace.Request(np.arange(60), train, norms=True))
     scaled = StandardScaler().fit(flat[train]).transform(flat)
     labels = y[train].astype(float)[None]
     ridge = probes.PROBES["ridge"]
