@@ -170,6 +170,8 @@ class Architecture:
         Whether the layout comes from the table or was found by structure.
     backbone : nn.Module
         The model without its unembedding; its `last_hidden_state` is the `final_norm` site.
+    stack : nn.Module
+        The module that runs the blocks and the final norm: the backbone itself, or OPT's decoder inside it.
     blocks : list of nn.Module
         The `L` decoder blocks in order.
     norm : nn.Module or None
@@ -191,6 +193,7 @@ class Architecture:
     model_type: str
     source: str
     backbone: nn.Module
+    stack: nn.Module
     blocks: list[nn.Module]
     norm: nn.Module | None
     head: nn.Module
@@ -227,13 +230,33 @@ class Architecture:
 
 def input_width(module: Any) -> int:
     """Input width of an output projection, plain or quantised, Linear or GPT-2's Conv1D."""
+    module = unwrapped(module)
     width = getattr(module, "in_features", None) or getattr(module, "nx", None)
     return int(width) if width else int(module.weight.shape[0])
 
 
+def unwrapped(module: Any) -> Any:
+    """The module inside a wrapper that keeps it as `original_component`, as TransformerLens' do; else the module itself."""
+    while isinstance(inner := getattr(module, "original_component", None), nn.Module):
+        module = inner
+    return module
+
+
 def submodule(root: nn.Module, path: str) -> nn.Module:
-    """`root.a.b` for the path "a.b"; root itself for ""."""
-    return root.get_submodule(path) if path else root
+    """`root.a.b` for the path "a.b", looking into wrappers; root itself for "".
+
+    Raises
+    ------
+    AttributeError
+        If there is no such module.
+    """
+    module = root
+    for name in path.split(".") if path else ():
+        inner = unwrapped(module)
+        module = getattr(inner, name)
+        if not isinstance(module, nn.Module):
+            raise AttributeError(f"{name} of {type(inner).__name__} is no module")
+    return module
 
 
 def describe(model: Any) -> Architecture:
@@ -264,7 +287,7 @@ def describe(model: Any) -> Architecture:
     if layout is None:
         layout, source = _by_structure(model, config), "structure"
     try:
-        blocks = list(model.get_submodule(layout.blocks))
+        blocks = list(submodule(model, layout.blocks))  # type: ignore[arg-type]
     except AttributeError as error:
         raise RequestError(
             f"{type(model).__name__} calls itself {config.model_type} but has no {layout.blocks}; pass the plain Hugging Face model, not a wrapped one"
@@ -274,6 +297,7 @@ def describe(model: Any) -> Architecture:
         model_type=config.model_type,
         source=source,
         backbone=backbone,
+        stack=submodule(model, layout.blocks.rpartition(".")[0]),
         blocks=blocks,
         norm=_optional(model, layout.norm),
         head=head,

@@ -72,7 +72,7 @@ class Extractor:
     model : transformers.PreTrainedModel, nnsight model or TransformerBridge
         A loaded causal language model. It is left as found.
     tokenizer : transformers.PreTrainedTokenizerBase, optional
-        Taken from an nnsight or TransformerLens object when left out.
+        Taken from an nnsight object when left out; a TransformerBridge needs the model's own beside it.
     backend : {"hf", "nnsight", "transformer_lens"}, optional
         None recognises it from the object.
     check : bool
@@ -107,6 +107,8 @@ class Extractor:
         self.backend = make_backend(model, backend)
         if hasattr(self.backend.model, "config"):
             models.refuse_unsupported(self.backend.model.config, type(self.backend.model).__name__)
+        if tokenizer is None and self.backend.name == "transformer_lens":
+            raise RequestError("the tokenizer that a TransformerBridge carries adds a BOS whatever the model's own does; pass the model's as Extractor(bridge, tokenizer)")
         self.renderer = Renderer(tokenizer if tokenizer is not None else getattr(model, "tokenizer", None))
         self.source: models.ModelSource | None = None
         if batch_tokens is not None and batch_tokens < 1:

@@ -80,6 +80,11 @@ class RowBuffers:
                 gather_rows(x, column, buffer[p], slot)
         self.fired[(site, layer)] += 1
 
+    def gather(self, x: torch.Tensor) -> torch.Tensor:
+        """The asked columns of `x` [B, T, d] as [B, P, d]."""
+        rows = torch.arange(x.shape[0], device=x.device)
+        return torch.stack([x[rows, column] for column in self.columns], 1)
+
     def scale(self, site: str, tap: Tap) -> None:
         """Apply the family's multiplier of this site, once, after the pass."""
         if tap.multiplier:

@@ -57,8 +57,8 @@ class HuggingFaceBackend:
         """Dtype of the residual stream."""
         return torch.float32 if getattr(self.model.config, "residual_in_fp32", False) else self.model.dtype
 
-    def forward(self, batch: Batch, use_cache: bool = False, cache: Any = None) -> Any:
-        """Run the backbone alone on a batch; returns its output object."""
+    def inputs(self, batch: Batch, use_cache: bool = False, cache: Any = None) -> dict[str, Any]:
+        """What the backbone is called with for a batch."""
         inputs: dict[str, Any] = {"input_ids": batch.input_ids, "use_cache": use_cache}
         if batch.attention_mask is not None:
             inputs["attention_mask"] = batch.attention_mask
@@ -68,7 +68,11 @@ class HuggingFaceBackend:
             if self._cache_name is None:
                 raise CaptureError(f"{type(self.model).__name__} takes no cache, so a prefix cannot be shared; capture without it")
             inputs[self._cache_name] = cache
-        return self.architecture.backbone(**inputs)
+        return inputs
+
+    def forward(self, batch: Batch, use_cache: bool = False, cache: Any = None) -> Any:
+        """Run the backbone alone on a batch; returns its output object."""
+        return self.architecture.backbone(**self.inputs(batch, use_cache, cache))
 
     def rows(self, batch: Batch, request: Request, cache: Any = None) -> Rows:
         buffers = RowBuffers(self.architecture, request.sites, request.layers, request.positions, self.dtype, self.device)
@@ -79,11 +83,9 @@ class HuggingFaceBackend:
                 recorded = stack.enter_context(attention_rows(self.architecture, request.layers, batch.boundary))
             stack.enter_context(tapped(buffers))
             output = self.forward(batch, request.use_cache, cache)
-        hidden = first_tensor(output[0])
-        final = torch.stack([hidden[torch.arange(hidden.shape[0], device=hidden.device), c] for c in buffers.columns], 1)
         return Rows(
             sites=buffers.result(),
-            final_norm=final,
+            final_norm=buffers.gather(first_tensor(output[0])),
             attention=None if recorded is None else recorded.result(),
             cache=cache_of(output) if request.use_cache else None,
         )
