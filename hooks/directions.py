@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,8 +42,8 @@ class SteeringVector:
         What the classes are, in words.
     provenance : dict
         The run, the model, the classes' counts, the split and the settings.
-    train_items, validation_items : tuple
-        Items that the direction has seen; all others are held out.
+    train_items, validation_items : tuple of (str, str)
+        Items (benchmark, item_id) that the direction has seen; all others are held out.
     """
 
     vector: torch.Tensor
@@ -53,8 +52,8 @@ class SteeringVector:
     method: str
     target: str
     provenance: Mapping[str, Any] = field(default_factory=dict)
-    train_items: tuple[Hashable, ...] = ()
-    validation_items: tuple[Hashable, ...] = ()
+    train_items: tuple[tuple[str, str], ...] = ()
+    validation_items: tuple[tuple[str, str], ...] = ()
 
     @property
     def norm(self) -> float:
@@ -88,14 +87,12 @@ class SteeringVector:
         }
         data = save({"vector": self.vector.contiguous()}, metadata={_METADATA: json.dumps(words)})
         place = Path(path)
-        handle, staged = tempfile.mkstemp(dir=place.parent, prefix=place.name, suffix=".part")
+        staged = place.with_name(f".{place.name}.{os.getpid()}.part")
         try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
+            staged.write_bytes(data)
             os.replace(staged, place)
-        except BaseException:
-            os.unlink(staged)
-            raise
+        finally:
+            staged.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SteeringVector:
@@ -117,7 +114,7 @@ class SteeringVector:
                 f"{path} cannot be read as a steering vector ({type(error).__name__}: {error}); give a file that "
                 "SteeringVector.save wrote"
             ) from error
-        items = {name: tuple(map(_hashable, words[name])) for name in ("train_items", "validation_items")}
+        items = {name: tuple((str(b), str(i)) for b, i in words[name]) for name in ("train_items", "validation_items")}
         names = ("site", "layer", "method", "target", "provenance")
         return cls(vector, **{name: words[name] for name in names}, **items)
 
@@ -159,8 +156,8 @@ def steering_vector(
         Use these states only.
     split : optional
         A split by item, as `analysis.splits.split_items` makes: its `part` maps items to 0 (training), 1 (validation)
-        or 2 (held out). Items are named by `item_id`, or by (benchmark, item_id) where there are several
-        benchmarks. None deals the items 60/20/20, balanced by label.
+        or 2 (held out). Items are named by (benchmark, item_id), or by `item_id` alone where there is one benchmark.
+        None deals the items 60/20/20, balanced by label.
     seed : int
         Seed of that split.
 
@@ -250,14 +247,17 @@ class TrainingStates:
         0 training, 1 validation, 2 held out.
     cell : int [n]
         Number of each state's (benchmark, regime).
-    items : list
+    items : list of (str, str)
+    layer : int
+    words : str
+        What the classes are.
     """
 
     x: np.ndarray
     y: np.ndarray
     part: np.ndarray
     cell: np.ndarray
-    items: list[Hashable]
+    items: list[tuple[str, str]]
     layer: int
     words: str
 
@@ -357,7 +357,7 @@ class TrainingStates:
             marks[best],
         )
 
-    def items_of(self, part: int) -> tuple[Hashable, ...]:
+    def items_of(self, part: int) -> tuple[tuple[str, str], ...]:
         """Distinct items of a part, in order."""
         return tuple(dict.fromkeys(item for item, p in zip(self.items, self.part, strict=True) if p == part))
 
@@ -379,18 +379,15 @@ class TrainingStates:
         }
 
 
-def item_names(states: Any) -> list[Hashable]:
-    """Each state's item: `item_id`, or (benchmark, item_id) where the states come from several benchmarks."""
-    ids = [str(i) for i in states["item_id"]]
-    if states["benchmark"].nunique() <= 1:
-        return list(ids)
-    return list(zip(map(str, states["benchmark"]), ids, strict=True))
+def item_names(states: Any) -> list[tuple[str, str]]:
+    """Each state's item as (benchmark, item_id): ids are unique within a benchmark only."""
+    return [(str(b), str(i)) for b, i in zip(states["benchmark"], states["item_id"], strict=True)]
 
 
 def _classes(column: Any, target: str, positive: Any, negative: Any, train: np.ndarray) -> tuple[np.ndarray, str]:
     """1 and 0 for the two classes, NaN for states of neither; and the classes in words."""
     values = list(column)
-    known = np.array([v is not None and v == v and type(v).__name__ != "NAType" for v in values])
+    known = column.notna().to_numpy(bool)
     present = list(dict.fromkeys(v for v, k in zip(values, known, strict=True) if k))
     out = np.full(len(values), np.nan)
     if not present:
@@ -419,16 +416,25 @@ def _classes(column: Any, target: str, positive: Any, negative: Any, train: np.n
     raise RequestError(f"{target!r} holds names ({', '.join(map(str, present[:12]))}); say which is positive")
 
 
-def _parts(items: list[Hashable], column: Any, known: np.ndarray, split: Any, seed: int) -> np.ndarray:
+def balancing_labels(column: Any) -> list[Any]:
+    """What a split over a column's items is balanced by: its values, or for decimal numbers which half they are in."""
+    if column.dtype.kind != "f":
+        return list(column)
+    return list(column > column.median())
+
+
+def _parts(items: list[tuple[str, str]], column: Any, known: np.ndarray, split: Any, seed: int) -> np.ndarray:
     """Part of each state by its item."""
     if split is not None:
-        missing = [i for i in items if i not in split.part]
-        if missing:
-            raise RequestError(f"item {missing[0]!r} is not in the split; make it over all items of these states")
-        return np.array([split.part[i] for i in items], dtype=int)
-    labels: dict[Hashable, list[str]] = {}
-    for item, value, k in zip(items, column, known, strict=True):
-        labels.setdefault(item, []).append(str(value) if k and not isinstance(value, float) else "")
+        single = len({benchmark for benchmark, _ in items}) <= 1
+        found = [split.part.get(item, split.part.get(item[1]) if single else None) for item in items]
+        if None in found:
+            missing = items[found.index(None)]
+            raise RequestError(f"item {missing[1]!r} of {missing[0]} is not in the split; make it over all items")
+        return np.array(found, dtype=int)
+    labels: dict[tuple[str, str], list[str]] = {}
+    for item, value, k in zip(items, balancing_labels(column), known, strict=True):
+        labels.setdefault(item, []).append(str(value) if k else "")
     rng = np.random.default_rng(seed)
     order = list(labels)
     draw = rng.permutation(len(order))
@@ -444,7 +450,3 @@ def _auroc(y: np.ndarray, score: np.ndarray) -> float:
     from sklearn.metrics import roc_auc_score
 
     return float(roc_auc_score(y, score)) if 0 < y.sum() < y.size else math.nan
-
-
-def _hashable(item: Any) -> Hashable:
-    return tuple(item) if isinstance(item, list) else item

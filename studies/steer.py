@@ -26,7 +26,15 @@ from .. import store
 from ..analysis import splits
 from ..errors import RequestError
 from ..hooks import CapturedBatch, Extractor, join
-from ..hooks.directions import METHODS, LinearProbe, SteeringVector, TrainingStates, item_names, steering_vector
+from ..hooks.directions import (
+    METHODS,
+    LinearProbe,
+    SteeringVector,
+    TrainingStates,
+    balancing_labels,
+    item_names,
+    steering_vector,
+)
 from ..hooks.rendering import Rendered
 from ..hooks.steering import MODES, Steering
 from . import grading
@@ -152,7 +160,7 @@ def run_steer(config: SteerConfig, *, progress: bool = True, extractor: Extracto
             f"{run.path} is not a study (it is {kind or 'of another kind'}), so it has no prompts to steer"
         )
     chosen = run.select(regime=config.regimes, benchmark=config.benchmarks)
-    vector, probe, held_out = _learn(config, chosen)
+    vector, probe, held_out = _learn(config, run, chosen)
     states = held_out.states
     wants_text = config.generate and states["correct"].notna().any()
     if extractor is None:
@@ -189,7 +197,9 @@ def run_steer(config: SteerConfig, *, progress: bool = True, extractor: Extracto
         "controls": config.controls,
         "generated": bool(wants_text),
         "probe_layer": probe_layer,
+        "probe_train_auroc": probe.train_auroc,
         "probe_validation_auroc": probe.validation_auroc,
+        "probe_note": probe.note,
         "baseline_entropy_drift_bits": drift,
         **settings,
         "provenance": dict(vector.provenance),
@@ -198,14 +208,10 @@ def run_steer(config: SteerConfig, *, progress: bool = True, extractor: Extracto
     return SteerReport(dose_response(outcomes, **settings), slopes(outcomes, **settings), outcomes, vector, summary)
 
 
-def _learn(config: SteerConfig, chosen: store.Run) -> tuple[SteeringVector, LinearProbe, store.Run]:
+def _learn(config: SteerConfig, run: store.Run, chosen: store.Run) -> tuple[SteeringVector, LinearProbe, store.Run]:
     """The vector, the probe that scores steered states, and the states that neither has seen."""
-    states = chosen.states
-    items = item_names(states)
-    if config.target not in states.columns:
-        raise RequestError(f"the run has no column {config.target!r}; it has {', '.join(map(str, states.columns))}")
-    labels = None if pd.api.types.is_float_dtype(states[config.target]) else list(states[config.target])
-    split = splits.split_items(items, labels, seed=config.seed)
+    items = item_names(chosen.states)
+    split = _split(run.states, config.target, config.seed)
     seen = {item for item, part in split.part.items() if part != 2}
     if config.vector is None:
         assert config.layer is not None
@@ -247,11 +253,22 @@ def _learn(config: SteerConfig, chosen: store.Run) -> tuple[SteeringVector, Line
     return vector, data.probe(), chosen.take(np.array(rows))
 
 
-def _sample(items: list[Any], n: int, seed: int) -> list[Any]:
-    """At most n items of each benchmark (the first of a pair is its benchmark)."""
-    groups: dict[Any, list[Any]] = {}
+def _split(states: pd.DataFrame, target: str, seed: int) -> splits.Split:
+    """Items (benchmark, item_id) by part: each benchmark split over all its regimes, as reports of the run split it."""
+    if target not in states.columns:
+        raise RequestError(f"the run has no column {target!r}; it has {', '.join(map(str, states.columns))}")
+    part: dict[Any, int] = {}
+    for name, own in states.groupby("benchmark", sort=False):
+        found = splits.split_items([str(i) for i in own["item_id"]], balancing_labels(own[target]), seed=seed)
+        part |= {(str(name), item): number for item, number in found.part.items()}
+    return splits.Split(part, seed, True)
+
+
+def _sample(items: list[tuple[str, str]], n: int, seed: int) -> list[tuple[str, str]]:
+    """At most n items of each benchmark."""
+    groups: dict[str, list[tuple[str, str]]] = {}
     for item in items:
-        groups.setdefault(item[0] if isinstance(item, tuple) else None, []).append(item)
+        groups.setdefault(item[0], []).append(item)
     rng = np.random.default_rng(seed)
     return [group[i] for group in groups.values() for i in sorted(rng.permutation(len(group))[:n])]
 
@@ -310,7 +327,7 @@ class _Work:
 
     extractor: Extractor
     states: pd.DataFrame
-    items: list[Any]
+    items: list[tuple[str, str]]
     rendered: list[Rendered]
     options: list[tuple[str, ...] | None]
     caps: list[int]
@@ -383,7 +400,7 @@ def _measure_rows(
             "id": row["id"],
             "benchmark": row["benchmark"],
             "regime": row["regime"],
-            "item": work.items[i],
+            "item": "/".join(work.items[i]),
             "entropy_bits": float(got.entropy_bits[k]),
             "probe_logit": float(logits[k]),
         }

@@ -190,7 +190,7 @@ def _markdown(report: SteerReport) -> Iterator[str]:
     )
     yield ""
     yield (
-        f"The probe reads resid_post of layer {s['probe_layer']} (validation AUROC {s['probe_validation_auroc']:.3f}). "
+        f"The probe reads resid_post of layer {s['probe_layer']} ({_probe_words(s)}). "
         f"Unsteered entropies are within {s['baseline_entropy_drift_bits']:.2g} bits of the run's."
     )
     for (benchmark, regime), cell in report.table.groupby(["benchmark", "regime"], sort=False):
@@ -198,6 +198,12 @@ def _markdown(report: SteerReport) -> Iterator[str]:
         yield "## " + ("All cells" if benchmark == POOLED else f"{benchmark}, {regime}")
         yield ""
         yield from _cell_lines(cell, report.slopes, str(benchmark), str(regime))
+
+
+def _probe_words(s: Mapping[str, Any]) -> str:
+    if math.isfinite(s["probe_validation_auroc"]):
+        return f"validation AUROC {s['probe_validation_auroc']:.3f}"
+    return f"train AUROC {s['probe_train_auroc']:.3f}; {s['probe_note']}"
 
 
 def _share(s: Mapping[str, Any]) -> str:
@@ -217,6 +223,10 @@ def _cell_lines(cell: pd.DataFrame, slope_table: pd.DataFrame, benchmark: str, r
             own = [keyed[direction, scale, m] for m in metrics]
             cells = [_with_interval(r["change"], r["lower"], r["upper"]) for r in own]
             yield f"| {direction} | {scale:+g} | " + " | ".join(cells) + " |"
+    for scale in sorted({s for d, s, _ in keyed if d == "vector" and (CONTROL, s, metrics[0]) in keyed}):
+        own = [keyed["vector", scale, m] for m in metrics]
+        cells = [_with_interval(r["beyond_random"], r["beyond_lower"], r["beyond_upper"]) for r in own]
+        yield f"| vector − random | {scale:+g} | " + " | ".join(cells) + " |"
     slopes_here = slope_table[(slope_table["benchmark"] == benchmark) & (slope_table["regime"] == regime)]
     for direction in ("vector", CONTROL):
         own_slopes = {r["metric"]: r for r in slopes_here.to_dict("records") if r["direction"] == direction}
