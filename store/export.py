@@ -95,7 +95,7 @@ def _whole(file: Path, write: Callable[[IO[bytes]], None]) -> None:
 
 def _jsonl(run: Run, places: list[tuple[str, int]], target: IO[bytes]) -> None:
     for (file, row), record in zip(places, _records(run), strict=True):
-        target.write(json.dumps({**record, "file": file, "row": row}, allow_nan=False).encode() + b"\n")
+        target.write(json.dumps({**record, "file": file, "row": row}).encode() + b"\n")
 
 
 def _records(run: Run) -> Iterator[dict[str, Any]]:

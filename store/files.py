@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -85,7 +86,7 @@ def open_files(path: str | os.PathLike[str], owner: str = "") -> Files:
 
     `owner` is the writer on whose behalf files are made; it is part of the names of its unfinished ones.
     """
-    text = os.fspath(path)
+    text = re.sub(r"^s3:/(?!/)", "s3://", os.fspath(path))  # pathlib folds slashes
     if "://" in text and not text.startswith("file://"):
         from .objects import ObjectFiles
 
@@ -136,7 +137,7 @@ class LocalFiles:
             try:
                 for fd in handles:
                     if fd is not None:  # the disk works on all of them at once
-                        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_WILLNEED)
+                        _advise(fd, "POSIX_FADV_WILLNEED")
                 found += [None if fd is None else _whole(fd) for fd in handles]
             finally:
                 for fd in handles:
@@ -155,7 +156,7 @@ class LocalFiles:
         fd = os.open(self._root / name, os.O_RDONLY | os.O_CLOEXEC)
         try:
             if scattered:
-                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+                _advise(fd, "POSIX_FADV_RANDOM")
             yield lambda offset, buffers: _fill(fd, offset, buffers, f"{self.path}/{name}")
         finally:
             os.close(fd)
@@ -241,6 +242,12 @@ class LocalFiles:
 
     def remove(self, name: str) -> None:
         (self._root / name).unlink(missing_ok=True)
+
+
+def _advise(fd: int, how: str) -> None:
+    """Tell the system how a file will be read, where it can be told."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(fd, 0, 0, getattr(os, how))
 
 
 def _whole(fd: int) -> bytes:

@@ -174,7 +174,7 @@ class Leases:
         return seal({"writer": self._writer, "who": self._identity, "beat": self._beat})
 
     def _keep(self) -> None:
-        while not self._stop.wait(self._seconds / 4):
+        while not self._stop.wait(max(self._seconds / 4, 0.05)):
             with self._lock:
                 self._beat += 1
                 for name in self._held.values():

@@ -61,7 +61,7 @@ def read_plan(files: Files) -> RunPlan:
 def _nothing(files: Files) -> RequestError:
     """Why there is no plan."""
     try:
-        if files.list(COMMITS):
+        if files.list(COMMITS) and files.size(PLAN) is None:
             return RequestError(f"{files.path} is a half-deleted run: it has commits but no {PLAN}. Restore it.")
         if files.entries() is not None:
             return RequestError(f"{files.path} is not a precollapse run: it has no {PLAN}.")
@@ -90,12 +90,16 @@ def check_vacant(files: Files) -> None:
             f"{files.path} is not a precollapse run but holds {strangers[0]}"
             f"{' and more' if len(strangers) > 1 else ''}: choose a path that is new or empty."
         )
-    if files.list(COMMITS):
+    if files.list(COMMITS) and files.size(PLAN) is None:
         raise RequestError(f"{files.path} is a half-deleted run: it has commits but no {PLAN}. Restore it.")
 
 
 def check_whole(files: Files, run: RunPlan, any_commits: bool) -> None:
-    """Refuse a run of which parts are gone, or whose arrays are not those of its plan."""
+    """Refuse a run of which parts are gone, or whose arrays are not those of its plan.
+
+    Others may be creating it or writing to it meanwhile. `any_commits` was found out before: metadata come before the
+    first commit. Tables come after theirs, so the commits are looked for once more.
+    """
     missing, other = skeleton_faults(files, run)
     if other:
         raise RequestError(
@@ -107,5 +111,5 @@ def check_whole(files: Files, run: RunPlan, any_commits: bool) -> None:
             f"{files.path} is a half-deleted run: {missing[0]} is missing. Restore it, or run `precollapse repair` to "
             "keep what is whole."
         )
-    if not any_commits and any(files.list(folder) for folder in (TABLES, RAGGED, BLOBS)):
+    if any(files.list(folder) for folder in (TABLES, RAGGED, BLOBS)) and not files.list(COMMITS):
         raise RequestError(f"{files.path} is a half-deleted run: it has tables but no commits. Restore {COMMITS}.")

@@ -319,7 +319,7 @@ class RunPlan:
             raise StoreError(f"The plan of {path} (plan.json) is damaged: its cells do not add up to its states.")
         arrays = {name: ArraySpec.from_json(spec) for name, spec in body["arrays"].items()}
         found = cls(plan, arrays, body["columns"], body["ragged"], body["config"], body["config_defaults"])
-        found.__dict__["record"] = record
+        found.__dict__["digest"] = seal_digest(record)  # the cached property, without building the record anew
         return found
 
 

@@ -120,7 +120,10 @@ class _Snapshot:
 
     def whole(self, shard: int, name: str) -> bytes:
         """A file of a shard, checked."""
-        data: bytes = self.located(shard, name, self.files.read)
+        return self.checked(shard, name, self.located(shard, name, self.files.read))
+
+    def checked(self, shard: int, name: str, data: bytes) -> bytes:
+        """The bytes of a file of a shard, if they are those of its commit."""
         file = self.commits[shard].files[name]
         if len(data) != file.size or f"{crc32c(data):08x}" != file.crc32c:
             raise self.damaged(name)
@@ -131,15 +134,18 @@ class _Snapshot:
             f"{self.files.path}/{name} is damaged: its bytes do not match the commit. Run `precollapse verify`."
         )
 
-    def table(self, shard: int) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-        """Tensors of a shard's table and the types of its columns."""
-        name = table_name(shard)
-        data = self.whole(shard, name)
-        head, start = tensors.parse_header(data[: tensors.header_bytes(data)], len(data), name)
-        listed = head.get("__metadata__", {}).get("columns", "")
-        kinds = dict(part.split(":") for part in listed.split(",") if part)
-        values = {key: tensors.view(data, entry, start) for key, entry in head.items() if key != "__metadata__"}
-        return values, kinds
+    def tables(self, shards: Sequence[int]) -> Iterator[tuple[dict[str, np.ndarray], dict[str, str]]]:
+        """Tensors of each shard's table and the types of its columns."""
+        for first in range(0, len(shards), 64):
+            some = shards[first : first + 64]
+            for shard, data in zip(some, self.files.read_many([table_name(k) for k in some]), strict=True):
+                name = table_name(shard)
+                data = self.whole(shard, name) if data is None else self.checked(shard, name, data)
+                head, start = tensors.parse_header(data[: tensors.header_bytes(data)], len(data), name)
+                listed = head.get("__metadata__", {}).get("columns", "")
+                kinds = dict(part.split(":") for part in listed.split(",") if part)
+                values = {key: tensors.view(data, entry, start) for key, entry in head.items() if key != "__metadata__"}
+                yield values, kinds
 
     def part(self, shard: int, name: str, tensor: str, first: int, last: int) -> np.ndarray:
         """Elements `first` to `last` of a flattened tensor in a safetensors file of a shard; reads nothing else."""
@@ -363,8 +369,7 @@ class Run:
         kinds = dict(self._snapshot.run.columns)
         groups = list(self._groups())
         loaded = []
-        for shard, _, _ in groups:
-            values, own = self._snapshot.table(shard)
+        for values, own in self._snapshot.tables([shard for shard, _, _ in groups]):
             for name, kind in own.items():
                 if kinds.setdefault(name, kind) != kind:
                     raise StoreError(
@@ -525,8 +530,10 @@ class Run:
         width = int(np.prod(spec.inner_shape, dtype=np.int64))
         out = np.empty((len(self), len(wanted), width), returned_type(spec.dtype))
         if spec.small:
-            for shard, local, positions in self._groups():
-                values = self._snapshot.table(shard)[0][f"array.{name}"]
+            groups = list(self._groups())
+            tensors_of = self._snapshot.tables([shard for shard, _, _ in groups])
+            for (_, local, positions), (table, _) in zip(groups, tensors_of, strict=True):
+                values = table[f"array.{name}"]
                 flat = values.reshape(len(values), spec.n_layers, width)
                 out[positions] = to_returned(flat[local][:, wanted], spec.dtype)
         else:

@@ -118,7 +118,7 @@ def verify(path: str | os.PathLike[str]) -> list[Fault]:
             unseal(files.read(f"{FAILED}/{name}"), "The note of a failed cell")
         except StoreError as error:
             faults.append(Fault(f"{FAILED}/{name}", str(error)))
-    faults += _strays(files, run, commits, set(broken))
+    faults += _strays(files, run, set(broken))
     return faults
 
 
@@ -194,16 +194,15 @@ def _chunk_faults(
         yield Fault(name, f"chunk {listed} of {count} does not match its checksum in the commit.", commit.shard)
 
 
-def _strays(files: Files, run: RunPlan, commits: dict[int, Commit], broken: set[int]) -> Iterator[Fault]:
+def _strays(files: Files, run: RunPlan, broken: set[int]) -> Iterator[Fault]:
     """Data files under final names that no commit vouches for, and commits of shards that the plan does not have."""
-    vouched = {name for commit in commits.values() for name in commit.files}
     prefixes = [TABLES, RAGGED, BLOBS]
     prefixes += [f"{run.plan.cells[index].folder}/{name}" for index, name in run.geometry]
-    if not broken:
-        for prefix in prefixes:
-            for name in sorted(files.list(prefix)):
-                if name != ROOT and f"{prefix}/{name}" not in vouched:
-                    yield Fault(f"{prefix}/{name}", "no commit names it, so no reader uses it.")
+    found = [f"{prefix}/{name}" for prefix in prefixes for name in files.list(prefix) if name != ROOT]
+    # Files get their final names after their commit, so the commits are read after the files were listed.
+    vouched = {name for commit in read_commits(files, run)[0].values() for name in commit.files}
+    for name in sorted(set(found) - vouched) if not broken else ():
+        yield Fault(name, "no commit names it, so no reader uses it.")
     for name in sorted(files.list(COMMITS)):
         shard = shard_of(name)
         if shard is None or shard >= run.plan.n_shards:
@@ -237,7 +236,7 @@ def repair(path: str | os.PathLike[str]) -> Repair:
             _set_aside(files, shard, commits.pop(shard))
         for shard in broken:
             _set_aside(files, shard, None)
-        faults = [fault.where for fault in _strays(files, run, commits, set())]
+        faults = [fault.where for fault in _strays(files, run, set())]
         for name in faults:
             files.move(name, f"{DAMAGED}/{name.replace('/', '.')}")
         swept = sweep(files, run)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from precollapse import store
 from precollapse.errors import RequestError, StoreError
 from precollapse.store import files as store_files

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
+
 from precollapse import store
 from precollapse.errors import RequestError
 
@@ -40,6 +45,15 @@ def contents(shard):
         },
         "ragged": {"rows": [rng.random((2, i)).astype(np.float32) for i in range(n)]},
     }
+
+
+@pytest.fixture
+def tmp_path():
+    """A folder in memory where there is one: what is tested here does not depend on a disk, only waits for it."""
+    memory = Path("/dev/shm")
+    folder = Path(tempfile.mkdtemp(dir=memory if os.access(memory, os.W_OK) else None))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
@@ -119,8 +133,6 @@ def test_tensorstore_reads_the_arrays(path, run):
 
 
 def test_zarr_notices_a_flipped_byte(path, tmp_path):
-    import shutil
-
     zarr = pytest.importorskip("zarr", reason="zarr is not installed")
     copy = tmp_path / "copy.zarr"
     shutil.copytree(path, copy)

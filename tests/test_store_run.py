@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+
 from precollapse import store
 from precollapse.errors import RequestError
 
@@ -77,6 +82,15 @@ def fill(path, **changes):
         for index in writer.claimed():
             assert writer.write(index, **contents(writer.shard(index)))
     return store.open_run(path)
+
+
+@pytest.fixture
+def tmp_path():
+    """A folder in memory where there is one: what is tested here does not depend on a disk, only waits for it."""
+    memory = Path("/dev/shm")
+    folder = Path(tempfile.mkdtemp(dir=memory if os.access(memory, os.W_OK) else None))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")

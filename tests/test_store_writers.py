@@ -10,10 +10,12 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
 
 import numpy as np
 import pytest
+
 from precollapse import store
 from precollapse.errors import StoreError
 from precollapse.store import writer as writer_module
@@ -56,6 +58,8 @@ def forked(work):
         try:
             work()
             status = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(status)
     return pid
@@ -351,3 +355,20 @@ def test_twenty_kills_lose_double_and_invent_nothing(path):
     bad = ("lost", "duplicated", "invented", "files_that_differ", "commits_changed", "left_over")
     assert {name: found[name] for name in bad} == dict.fromkeys(bad, 0)
     assert done.returncode == 0
+
+
+def test_a_run_that_grows_while_it_is_opened_is_not_taken_for_half_deleted(path, monkeypatch):
+    """The first commit comes between an opener's look at the commits and its look at the tables."""
+    from precollapse.store import opening
+
+    with opened(path) as writer:
+        original = opening.skeleton_faults
+
+        def meanwhile(files, run):
+            writer.write(0, arrays={"x": values(0)})
+            return original(files, run)
+
+        monkeypatch.setattr(opening, "skeleton_faults", meanwhile)
+        assert len(store.open_run(path)) == 0
+        monkeypatch.undo()
+    check(path, 1)
