@@ -1,10 +1,10 @@
 """The backbone compiled with its taps inside.
 
-Guarantees that compiled captures cannot lose their taps: `torch.compile` does not look at hooks again once it has compiled
-a module, so the taps live on a twin of the backbone (the same parameters, its own hook tables), are compiled in place as
-one graph, and are checked against the uncompiled pass the first time. Whenever the user's model has hooks of its own, or a
-pass needs what the graph does not hold (attention rows, a cache), the plain backbone runs instead and the result says so.
-Sizes are symbolic, so that batches of other sizes do not compile again.
+Guarantees that compiled captures cannot lose their taps: `torch.compile` does not look at hooks again once it has
+compiled a module, so the taps live on a twin of the backbone (the same parameters, its own hook tables), are compiled
+in place as one graph, and are checked against the uncompiled pass the first time. Whenever the user's model has hooks
+of its own, or a pass needs what the graph does not hold (attention rows, a cache), the plain backbone runs instead
+and the result says so. Sizes are symbolic, so that batches of other sizes do not compile again.
 """
 
 from __future__ import annotations

@@ -295,7 +295,8 @@ class Extractor:
             raise RequestError(f"backend {self.backend.name!r} gives no attention rows for {self.backend.architecture.model_type} models ({why_no_attention(self.backend.architecture)}); use attention='none'")
         if keep_cache and not self.backend.gives_cache:
             raise RequestError(f"backend {self.backend.name!r} gives no cache, so generation cannot go on from its capture")
-        vocabulary = int(self.backend.architecture.head.weight.shape[0]) if hasattr(self.backend.architecture.head, "weight") else len(self.tokenizer)
+        head: Any = self.backend.architecture.head
+        vocabulary = int(head.weight.shape[0]) if hasattr(head, "weight") else len(self.tokenizer)
         if not 0 <= top_k <= vocabulary:
             raise RequestError(f"top_k must lie between 0 and the vocabulary size {vocabulary}, found {top_k}")
         if not rendered:
@@ -620,12 +621,12 @@ def join(pieces: Sequence[CapturedBatch], n: int) -> States:
         summary = {
             name: np.concatenate([(s.attention_summary or {}).get(name, np.full((len(s), *shape), np.nan)) for s in states])[place] for name in names
         }
-    names = ("entropy_bits", "logsumexp", "top_ids", "top_logits", "option_logprobs", "option_entropy_bits", "option_margin", "option_mass")
+    numbers = ("entropy_bits", "logsumexp", "top_ids", "top_logits", "option_logprobs", "option_entropy_bits", "option_margin", "option_mass")
     lists = ("token_ids", "boundary", "positions", "bos_count", "texts", "template_hash", "option_labels", "attention_rows")
     return States(
         sites=sites,
         layers=first.layers,
         attention_summary=summary,
         manifest=first.manifest,
-        **{name: arrays(name) for name in (*names, *lists)},
+        **{name: arrays(name) for name in (*numbers, *lists)},
     )

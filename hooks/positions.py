@@ -1,7 +1,8 @@
 """Which tokens of each prompt are read: the boundary, or places named by a string or by character spans.
 
-Guarantees that every prompt gives the same number of positions, that a place which cannot be found is an error that names the
-prompt, and that the token read is the last one of the place asked for: the first whose state has seen all of it.
+Guarantees that every prompt gives the same number of positions, that a place which cannot be found is an error that
+names the prompt, and that the token read is the last one of the place asked for: the first whose state has seen all
+of it.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ def resolve_positions(positions: Any, rendered: Sequence[Rendered], renderer: Re
     Parameters
     ----------
     positions : str, (start, end), or sequence of these, or one such sequence per prompt
-        "boundary" is the last token. Any other string is an anchor: the last token of its last occurrence in the prompt as
-        rendered (the chat template's text included). A pair of integers is a character span of the caller's own text (of the
-        last message's content for chat prompts), read at its last token.
+        "boundary" is the last token. Any other string is an anchor: the last token of its last occurrence in the
+        prompt as rendered (the chat template's text included). A pair of integers is a character span of the caller's
+        own text (of the last message's content for chat prompts), read at its last token.
     rendered : sequence of Rendered
     renderer : Renderer
 
@@ -35,8 +36,8 @@ def resolve_positions(positions: Any, rendered: Sequence[Rendered], renderer: Re
     Raises
     ------
     RequestError
-        If an anchor does not occur in a prompt, a span lies outside it, prompts ask for different numbers of positions, or a
-        prompt's text is unknown because it came as token ids.
+        If an anchor does not occur in a prompt, a span lies outside it, prompts ask for different numbers of
+        positions, or a prompt's text is unknown because it came as token ids.
     """
     if isinstance(positions, str) and positions == BOUNDARY:
         return None
@@ -44,14 +45,16 @@ def resolve_positions(positions: Any, rendered: Sequence[Rendered], renderer: Re
         each = [(positions,)] * len(rendered)
     elif not isinstance(positions, Sequence) or not positions:
         raise RequestError(
-            f"positions must be 'boundary', anchors such as 'Answer:', or character spans (start, end), found {positions!r}"
+            "positions must be 'boundary', anchors such as 'Answer:', or character spans (start, end), "
+            f"found {positions!r}"
         )
     elif all(_is_place(p) for p in positions):
         each = [tuple(positions)] * len(rendered)
     else:
         if len(positions) != len(rendered):
             raise RequestError(
-                f"positions has {len(positions)} entries for {len(rendered)} prompts; give the same places for all, or one list per prompt"
+                f"positions has {len(positions)} entries for {len(rendered)} prompts; "
+                "give the same places for all, or one list per prompt"
             )
         each = [(own,) if _is_place(own) else _places(own, i) for i, own in enumerate(positions)]
     width = len(each[0])
@@ -89,13 +92,15 @@ def _token(place: Any, rendered: Rendered, renderer: Renderer, prompt: int) -> i
         return len(rendered.token_ids) - 1
     if rendered.text is None:
         raise RequestError(
-            f"position {place!r} cannot be placed in prompt {prompt}, which was given as token ids; give its text, or use 'boundary'"
+            f"position {place!r} cannot be placed in prompt {prompt}, which was given as token ids; "
+            "give its text, or use 'boundary'"
         )
     if isinstance(place, str):
         start = rendered.text.rfind(place) if place else -1
         if start < 0:
             raise RequestError(
-                f"anchor {place!r} does not occur in prompt {prompt} ({_shown(rendered.text)}); choose another or leave this prompt out"
+                f"anchor {place!r} does not occur in prompt {prompt} ({_shown(rendered.text)}); "
+                "choose another or leave this prompt out"
             )
         columns = renderer.columns_in_text(rendered, start, start + len(place), f"anchor {place!r} of prompt {prompt}")
     else:

@@ -1,11 +1,12 @@
 """Prompts that begin alike: the common prefix is computed once per call and its keys and values are reused.
 
-Guarantees that sharing changes nothing but rounding: a row attends to its own prefix and suffix at the positions it would
-have had alone (sliding windows, softcaps and sinks included), and what comes back is laid out as the plain pass would have
-laid it out, cache and attention rows too. Which prompts share depends on the prompts of the call alone. A family whose cache
-cannot stand for its prefix (recurrent states, caches inside modules) is found by a small probe before it is trusted, and then
-takes the plain way. This prevents the cost of running the same solved examples once per question, and the usual fault of
-doing without it: padding between a prefix and its suffixes, which shifts sliding windows.
+Guarantees that sharing changes nothing but rounding: a row attends to its own prefix and suffix at the positions it
+would have had alone (sliding windows, softcaps and sinks included), and what comes back is laid out as the plain pass
+would have laid it out, cache and attention rows too. Which prompts share depends on the prompts of the call alone. A
+family whose cache cannot stand for its prefix (recurrent states, caches inside modules) is found by a small probe
+before it is trusted, and then takes the plain way. This prevents the cost of running the same solved examples once
+per question, and the usual fault of doing without it: padding between a prefix and its suffixes, which shifts sliding
+windows.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ def plan(
 ) -> list[Group]:
     """Choose which prompts share which prefix.
 
-    The prompts are sorted, and the tree of their common prefixes is cut where most tokens are saved; a shared pass must save
-    its own cost (`PASS_COST`) and a part of the group's tokens (`LEAST_GAIN`).
+    The prompts are sorted, and the tree of their common prefixes is cut where most tokens are saved; a shared pass
+    must save its own cost (`PASS_COST`) and a part of the group's tokens (`LEAST_GAIN`).
 
     Parameters
     ----------
@@ -120,8 +121,8 @@ class _Node:
 def _cut(common: list[int], lengths: list[int], cost: float, least: float) -> tuple[tuple[int, int, int], ...]:
     """Best disjoint runs (prefix length, first, last + 1) of the sorted prompts.
 
-    The tree of common prefixes is walked bottom-up with a stack; each node keeps the better of sharing at its own length and
-    of what its children save.
+    The tree of common prefixes is walked bottom-up with a stack; each node keeps the better of sharing at its own
+    length and of what its children save.
     """
     total = [0]
     for length in lengths:
@@ -153,25 +154,27 @@ class _LentLayer(DynamicLayer):
 
     def __init__(self, keys: Tensor, values: Tensor, rows: int) -> None:
         super().__init__()
-        self.keys = keys.expand(rows, -1, -1, -1)
-        self.values = values.expand(rows, -1, -1, -1)
+        self.keys = self._keys = keys.expand(rows, -1, -1, -1)
+        self.values = self._values = values.expand(rows, -1, -1, -1)
         self.device, self.dtype = keys.device, keys.dtype
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        return torch.cat([self.keys, key_states], -2), torch.cat([self.values, value_states], -2)
-
-
-class _GrownLayer(_LentLayer):
-    """The same, kept with what each row adds, so that generation can go on."""
-
-    update = DynamicLayer.update
+        return torch.cat([self._keys, key_states], -2), torch.cat([self._values, value_states], -2)
 
 
 def _lend(cache: DynamicCache, rows: int, keep: bool) -> DynamicCache:
+    """A cache that begins with the prefix in every row; with `keep` it grows by what each row adds."""
     made = DynamicCache()
-    kind = _GrownLayer if keep else _LentLayer
-    made.layers = [kind(layer.keys, layer.values, rows) for layer in cache.layers]
+    layers: list[Any] = cache.layers
+    for layer in layers:
+        if keep:
+            own = DynamicLayer()
+            own.lazy_initialization(layer.keys, layer.values)
+            own.keys, own.values = layer.keys.expand(rows, -1, -1, -1), layer.values.expand(rows, -1, -1, -1)
+            made.layers.append(own)
+        else:
+            made.layers.append(_LentLayer(layer.keys, layer.values, rows))
     return made
 
 
@@ -222,7 +225,7 @@ class SharedPrefixes:
     def batches(
         self, prompts: Sequence[Sequence[int]], shared: Group, token_budget: int, keep_cache: bool
     ) -> list[list[int]]:
-        """Which prompts of a group are run together: at most `token_budget` tokens after the prefix, and few enough columns."""
+        """Which prompts of a group are run together: at most `token_budget` new tokens, and few enough columns."""
         suffixes = [len(prompts[i]) - shared.length for i in shared.rows]
         columns = token_budget * (KEYS_PER_TOKEN_KEPT if keep_cache else KEYS_PER_TOKEN)
         parts = group(suffixes, token_budget, extra=shared.length, column_budget=columns)
@@ -237,7 +240,7 @@ class SharedPrefixes:
             If the model keeps anything else about its past.
         """
         batch = assemble([0], [tokens], self.pad_id, "right", self.device)
-        # a cache without a config holds every layer in full, so that sliding windows are cut by their mask and not by columns
+        # a cache without a config holds every layer in full: sliding windows are then cut by their mask, not by columns
         cache = self.backend.rows(batch, Request((), (), batch.boundary[:, None], use_cache=True), DynamicCache()).cache
         layers = getattr(cache, "layers", None) or []
         if not layers or any(
@@ -275,7 +278,7 @@ class SharedPrefixes:
             As if the whole prompts had been run: padded on the left when the cache is kept, else on the right.
         """
         length = prefix.get_seq_length()
-        batch = assemble(rows, {i: prompts[i][length:] for i in rows}, self.pad_id, "right", self.device)
+        batch = assemble(range(len(rows)), [prompts[i][length:] for i in rows], self.pad_id, "right", self.device)
         width = batch.input_ids.shape[1]
         batch = replace(
             batch, position_ids=torch.arange(length, length + width, device=self.device).expand(len(rows), -1)
@@ -308,7 +311,9 @@ class SharedPrefixes:
             if keep_cache:
                 wrong = max(wrong, _difference(self._one_more(batch, got.cache), self._one_more(plain, expected.cache)))
         except Exception as error:  # whatever a family's own cache code raises, the plain way still works
-            return f"its cache cannot be shared ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'})"
+            return (
+                f"its cache cannot be shared ({type(error).__name__}: {(str(error) or 'no message').splitlines()[0]})"
+            )
         if not wrong <= _TOLERANCES.get(expected.final_norm.dtype, 1e-3):
             return f"its states after a shared prefix differ by {wrong:.2g} from those of whole prompts"
         return None

@@ -1,7 +1,7 @@
 """Named parts of a capture, timed when someone asks and free otherwise.
 
-Guarantees that time inside an inner part is not counted in the outer one, so that the parts of a capture add up; and that
-outside `recording` a part costs no more than a look at one variable.
+Guarantees that time inside an inner part is not counted in the outer one, so that the parts of a capture add up; and
+that outside `recording` a part costs no more than a look at one variable.
 """
 
 from __future__ import annotations

@@ -46,15 +46,15 @@ class Profile:
         CPU threads of torch.
     rounds : int
     seconds, backbone_seconds : float
-        Median wall-clock time of a round of capture, and of the bare backbone (no taps, no unembedding) on whole prompts
-        in batches of the same token budget.
+        Median wall-clock time of a round of capture, and of the bare backbone (no taps, no unembedding) on whole
+        prompts in batches of the same token budget.
     cpu_seconds, backbone_cpu_seconds : float
         The same in CPU time of this process, which other programs on the machine disturb less.
     shares : dict of str to float
         Part of a capture's time spent in each of `PARTS`; they sum to 1.
     peak_mib, backbonepeak_mib : float or None
-        Peak memory of either: of the device's allocator on a GPU, of the process on a CPU (the model included); None where
-        the system keeps no peak that can be reset.
+        Peak memory of either: of the device's allocator on a GPU, of the process on a CPU (the model included); None
+        where the system keeps no peak that can be reset.
     shared_prefixes : list of dict
         Prefixes that were computed once: `tokens` and `prompts` of each.
     trace : str or None
@@ -93,7 +93,7 @@ class Profile:
 
     @property
     def overhead(self) -> float:
-        """Wall-clock time over that of the bare backbone, less 1; below 0 where a shared prefix saves more than is added."""
+        """Wall-clock time over that of the bare backbone, less 1; below 0 where a shared prefix saves more than that."""
         return self.seconds / self.backbone_seconds - 1.0
 
     def as_dict(self) -> dict[str, Any]:
@@ -153,7 +153,8 @@ def profile_capture(
     n : int
         Prompts.
     batch : int, optional
-        Most prompts per batch, as a token budget of `batch` times the longest prompt; None keeps the extractor's own budget.
+        Most prompts per batch, as a token budget of `batch` times the longest prompt; None keeps the extractor's own
+        budget.
     backend, dtype, device, revision, share_prefix, compile
         As in `Extractor.from_pretrained`.
     benchmark, items, regime, seed
@@ -336,7 +337,7 @@ def _write_trace(
 
 
 def peak_mib(work: Callable[[], Any], cuda: bool) -> float | None:
-    """Peak memory while `work` runs: of the GPU's allocator, or of this process; None where the peak cannot be reset."""
+    """Peak memory while `work` runs, of the GPU's allocator or of this process; None where it cannot be reset."""
     if cuda:
         torch.cuda.reset_peak_memory_stats()
         work()

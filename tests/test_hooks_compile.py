@@ -34,7 +34,7 @@ def pair() -> tuple[Extractor, Extractor]:
 
 @pytest.mark.parametrize(("family", "sites"), [("llama", SITES), ("granite", ("attn_out", "resid_post"))])
 def test_one_graph_serves_batches_of_every_size(fresh, family, sites):
-    compiled, plain = both(family, layers=2)
+    compiled, plain = both(family)
     expected = plain.capture(PROMPTS, sites=sites)
     got = compiled.capture(PROMPTS, sites=sites)
     for site in sites:

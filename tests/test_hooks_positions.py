@@ -1,4 +1,4 @@
-"""Positions other than the boundary: each must equal the boundary of the prompt cut there, which causality makes the truth."""
+"""Positions other than the boundary: by causality, each must equal the boundary of the prompt cut there."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def saved(prompts, groups, cost):
 
 
 def best_saving(prompts, cost):
-    """Exhaustive: every prefix is a candidate for all prompts that go on after it; the best disjoint choice of these."""
+    """Exhaustive: every prefix is a candidate for all prompts that go on after it; best disjoint choice."""
     heads = {tuple(p[:k]) for p in prompts for k in range(1, len(p))}
     candidates = []
     for head in sorted(heads):
