@@ -50,23 +50,29 @@ def gather_rows(x: Tensor, index: Tensor, out: Tensor, layer: int, *, backend: s
     torch.ops.precollapse.gather_rows(x, index, out, layer, backend)
 
 
-@torch.library.custom_op("precollapse::gather_rows", mutates_args=("out",))
+# Defined by hand: `torch.library.custom_op` costs several times the work of a row here, once per layer.
+_library = torch.library.Library("precollapse", "FRAGMENT")
+_library.define("gather_rows(Tensor x, Tensor index, Tensor(a!) out, SymInt layer, str backend) -> ()")
+
+
 def _gather_rows(x: Tensor, index: Tensor, out: Tensor, layer: int, backend: str) -> None:
     form = registry.choose("gather_rows", backend, x.device, torch.float32, FORMS)
-    if x.device.type == "cpu" and index.numel():
-        low, high = int(index.min()), int(index.max())
-        if low < 0 or high >= x.shape[1]:
-            found = low if low < 0 else high
-            raise ValueError(f"gather_rows: index holds {found}; positions run from 0 to {x.shape[1] - 1}.")
     if form == "triton":
         from . import triton_gather
 
         triton_gather.gather_rows(x, index, out, layer)
         return
-    rows = torch.arange(x.shape[0], device=x.device)
-    out[:, layer].copy_(x[rows, index])
+    if x.device.type == "cpu":
+        positions = index.tolist()
+        if positions and not (min(positions) >= 0 and max(positions) < x.shape[1]):
+            found = next(p for p in positions if not 0 <= p < x.shape[1])
+            raise ValueError(f"gather_rows: index holds {found}; positions run from 0 to {x.shape[1] - 1}.")
+    out[:, layer].copy_(x[torch.arange(x.shape[0], device=x.device), index])
 
 
-@_gather_rows.register_fake
+_library.impl("gather_rows", _gather_rows, "CompositeExplicitAutograd")
+
+
+@torch.library.register_fake("precollapse::gather_rows", lib=_library)
 def _(x, index, out, layer, backend):  # type: ignore[no-untyped-def]
     return None
