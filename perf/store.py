@@ -1,8 +1,9 @@
 """Throughput of a run on disk, beside a raw file, np.memmap, h5py, zarr with its defaults and safetensors.
 
 One array [2048, 32, 4096] float16 (537 MB) is written and read back by each, in the same process and on the same disk.
-Every write ends with fsync. Before a cold read the page cache is dropped (for the whole machine where that is permitted,
-else for the files). Each figure is the median of --repeats; the order of the candidates changes from repeat to repeat.
+Every write ends with fsync. Before a cold read the page cache is dropped (for the whole machine where that is
+permitted, else for the files). Rates are medians over --repeats, and ratios are medians of the ratios within a repeat;
+the order of the candidates changes from repeat to repeat.
 
  write    all bytes, shard by shard where the format has shards
  layer    one of 32 layers, all 2048 rows, cold
@@ -30,8 +31,10 @@ from typing import Any
 import numpy as np
 
 from precollapse import store
+from precollapse.store.sealed import crc32c
 
 LAYERS, WIDTH, LAYER = 32, 4096, 17
+GOALS = (("write", "raw", 0.8), ("layer", "memmap", 0.7), ("gather", "memmap", 1.5), ("regime", "raw", 0.7))
 
 
 def drop(folder: Path) -> str:
@@ -242,8 +245,8 @@ CANDIDATES = {
 }
 
 
-def measure(base: Path, n: int, repeats: int, only: set[str]) -> dict[str, dict[str, float]]:
-    """Median seconds by kind and candidate."""
+def measure(base: Path, n: int, repeats: int, only: set[str]) -> dict[str, dict[str, list[float]]]:
+    """Seconds of each repeat by kind and candidate."""
     rng = np.random.default_rng(0)
     x = rng.integers(0, 0x7BFF, (n, LAYERS, WIDTH), dtype=np.uint16).view(np.float16)
     rows = rng.choice(n, 256, replace=False)
@@ -272,7 +275,8 @@ def measure(base: Path, n: int, repeats: int, only: set[str]) -> dict[str, dict[
                     raise SystemExit(f"{name} {kind}: wrong values")
                 times[kind].setdefault(name, []).append(seconds)
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    return {kind: {name: statistics.median(found) for name, found in by.items()} for kind, by in times.items()}
+        print(f"repeat {repeat + 1} of {repeats}: load average {os.getloadavg()[0]:.1f}", file=sys.stderr)
+    return times
 
 
 def memory(base: Path, n: int) -> dict[str, float]:
@@ -332,14 +336,16 @@ def opening(base: Path, repeats: int) -> dict[str, float]:
         (path / commit_name(k)).write_bytes(commit.record(list(plan.ids[start:stop])))
     found = {}
     for kind in ("warm", "cold"):
-        times = []
+        times, busy = [], []
         for _ in range(repeats):
             if kind == "cold":
                 drop(base)
+            before = time.process_time()
             seconds, run = timed(lambda: store.open_run(path))
+            busy.append(time.process_time() - before)
             times.append(seconds)
             assert len(run) == n and run.progress.complete
-        found[kind] = statistics.median(times)
+        found[kind], found[f"{kind}_processor"] = statistics.median(times), statistics.median(busy)
     found["shards"] = plan.n_shards
     shutil.rmtree(path)
     return found
@@ -366,24 +372,22 @@ def main() -> int:
             seconds = measure(base, n, options.repeats, only)
             sizes = {"write": n * LAYERS * WIDTH * 2, "layer": n * WIDTH * 2, "regime": n // 2 * LAYERS * WIDTH * 2}
             for kind, by in seconds.items():
+                medians = {name: statistics.median(times) for name, times in by.items()}
                 if kind == "gather":
-                    result["gather_ms"] = {name: round(1e3 * s, 1) for name, s in by.items()}
+                    result["gather_ms"] = {name: round(1e3 * s, 1) for name, s in medians.items()}
                 else:
-                    result[f"{kind}_MB_per_s"] = {name: round(sizes[kind] / s / 1e6) for name, s in by.items()}
-            ours = {kind: by["precollapse"] for kind, by in seconds.items() if "precollapse" in by}
-            ratios = (
-                ("write", "raw", 0.8),
-                ("layer", "memmap", 0.7),
-                ("gather", "memmap", 1.5),
-                ("regime", "raw", 0.7),
-            )
-            for kind, other, goal in ratios:
-                if kind in ours and other in seconds[kind]:
-                    rate = seconds[kind][other] / ours[kind]
+                    result[f"{kind}_MB_per_s"] = {name: round(sizes[kind] / s / 1e6) for name, s in medians.items()}
+            for kind, other, goal in GOALS:
+                if {"precollapse", other} <= seconds[kind].keys():
+                    pairs = zip(seconds[kind][other], seconds[kind]["precollapse"], strict=True)
+                    rate = statistics.median(theirs / ours for theirs, ours in pairs)
                     if kind == "gather":
-                        result["gather_time_over_memmap (goal 1.5)"] = round(1 / rate, 2)
+                        result[f"gather_time_over_memmap (goal at most {goal})"] = round(1 / rate, 2)
                     else:
                         result[f"{kind}_over_{other} (goal {goal})"] = round(rate, 2)
+            data = np.ones(1 << 20, np.uint8)
+            seconds_crc, _ = timed(lambda: [crc32c(data) for _ in range(512)])
+            result["crc32c_GB_per_s"] = round(512 * len(data) / seconds_crc / 1e9, 1)
         if "memory" in only:
             result["extra_memory_in_shards (goal 2)"] = {k: round(v, 2) for k, v in memory(base, min(n, 1024)).items()}
         if "open" in only:

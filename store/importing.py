@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,12 +85,6 @@ def import_activations(
     ragged_kinds = {name: parts[0][0][name].dtype for name in ragged}
     starts = np.concatenate([[0], np.cumsum(counts)])
     plan = Plan.build(states, shard_size or shard_size_for(arrays))
-    if plan.duplicates:
-        warnings.warn(
-            f"{root} gives {len(plan.duplicates)} ids more than once, first {plan.duplicates[0]!r}: the first row of "
-            "each was kept.",
-            stacklevel=2,
-        )
     position = {state["id"]: row for row, state in reversed(list(enumerate(states)))}
     sizes = {name: files.size(name) for name in names}
     config = {"imported": {"files": sizes, "states": len(states)}}

@@ -80,6 +80,11 @@ def open_writer(
     StoreError
         The plan or a commit is damaged, or the disk is full.
     """
+    if plan.duplicates:
+        warnings.warn(
+            f"{len(plan.duplicates)} ids came more than once, first {plan.duplicates[0]!r}: the first of each is kept.",
+            stacklevel=2,
+        )
     asked = RunPlan.of(plan, arrays or {}, columns or {}, ragged or {}, config, config_defaults or {})
     name = attempt()
     files = open_files(path, name)

@@ -283,7 +283,7 @@ def test_import_names_what_is_wrong(tmp_path):
 
 def test_import_keeps_the_first_of_duplicate_ids_and_says_so(tmp_path):
     x = np.arange(6, dtype=np.float32).reshape(3, 2)
-    with pytest.warns(UserWarning, match="1 ids more than once, first 'a'"):
+    with pytest.warns(UserWarning, match="1 ids came more than once, first 'a': the first of each is kept"):
         run = store.import_activations(save(tmp_path / "c", ["a", "b", "a"], a={"x": x}), tmp_path / "r")
     assert run.plan.duplicates == ("a",) and run.manifest["duplicates"] == ["a"]
     np.testing.assert_array_equal(run.array("x"), x[:2])
