@@ -465,3 +465,32 @@ def test_a_clock_that_goes_back_changes_nothing(tmp_path, monkeypatch):
     assert store.verify(path) == [] and len(store.open_run(path)) == 12
     manifest = store.open_run(path).manifest
     assert manifest["writers"]
+
+
+def test_a_commit_that_names_other_states_is_found(path):
+    from precollapse.store.sealed import seal
+
+    file = path / "_commits" / "00000001.json"
+    body = json.loads(file.read_bytes())["body"]
+    body["ids"][0], body["ids"][1] = body["ids"][1], body["ids"][0]
+    file.write_bytes(seal(body))
+    assert [(fault.shard, fault.what) for fault in store.verify(path)] == [
+        (1, "it names other states than the plan does.")
+    ]
+    assert store.repair(path).withdrawn == (1,)
+
+
+def test_verify_while_a_shard_is_committed_finds_nothing_wrong(tmp_path, monkeypatch):
+    module = sys.modules["precollapse.store.verify"]
+    path = fill(tmp_path / "run", [0])
+    with store.open_writer(path, **SETTINGS) as writer:
+        original = module._shard_faults
+
+        def meanwhile(files, run, commit):
+            if 1 in writer.pending():
+                writer.write(1, **contents(1))
+            return original(files, run, commit)
+
+        monkeypatch.setattr(module, "_shard_faults", meanwhile)
+        assert store.verify(path) == []
+        assert 1 not in writer.pending()
