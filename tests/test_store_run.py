@@ -494,3 +494,13 @@ def test_xarray_reads_only_what_is_used(run, monkeypatch):
     assert list(data["id"].values) == [s["id"] for s in STATES]
     assert list(data["text"].isnull().values) == list(run.states["text"].isna())
     assert list(data["correct"].isnull().values) == list(run.states["correct"].isna())
+
+
+def test_the_example_of_the_documentation_runs(tmp_path, monkeypatch):
+    page = (Path(__file__).parents[1] / "docs" / "store.md").read_text(encoding="utf-8")
+    code = page.split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    exec(compile(code, "docs/store.md", "exec"), names)
+    assert len(names["run"].states) == 2000
+    assert names["run"].select(items=["gsm8k-3", "gsm8k-5"]).resid([0, 12]).shape == (4, 2, 576)
