@@ -108,7 +108,7 @@ class LocalFiles:
 
     def __init__(self, path: str, owner: str = "") -> None:
         self.path = path
-        self._root = Path(path)
+        self._root = Path(path).absolute()  # a later change of the working folder must not matter
         self._owner = owner
 
     def probe(self) -> None:
@@ -147,7 +147,7 @@ class LocalFiles:
 
     def _handle(self, name: str) -> int | None:
         try:
-            return os.open(f"{self.path}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+            return os.open(f"{self._root}/{name}", os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
             return None
 

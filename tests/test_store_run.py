@@ -291,6 +291,16 @@ def test_a_reader_sees_a_growing_run_shard_by_shard(tmp_path):
     assert store.verify(tmp_path / "r") == []
 
 
+def test_a_relative_path_survives_a_change_of_the_working_folder(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with store.open_writer("run", **settings()) as writer:
+        monkeypatch.chdir("elsewhere")
+        writer.write(0, **contents(writer.shard(0)))
+    assert len(store.open_run(tmp_path / "run")) == 4
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
 def test_failed_cells_are_told_until_they_are_completed(tmp_path):
     with store.open_writer(tmp_path / "r", **settings()) as writer:
         writer.fail_cell("arc", "baseline", "no labels")
