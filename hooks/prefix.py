@@ -24,8 +24,8 @@ from .backends.protocol import Backend, Request, Rows
 from .boundary import Batch, assemble, group
 
 MODES = ("auto", "never", "always")
-PASS_COST = 8
-"""One more pass through the model is counted as this fraction (1/8) of a full batch of tokens."""
+SHARE_COST = 8
+"""A prefix pass, and the smaller batches after it, are counted as this fraction (1/8) of a full batch of tokens."""
 LEAST_GAIN = 0.1
 """Sharing must save at least this part of a group's tokens."""
 LEAST_GAIN_COMPILED = 0.5
@@ -64,7 +64,7 @@ def plan(
     """Choose which prompts share which prefix.
 
     The prompts are sorted, and the tree of their common prefixes is cut where most tokens are saved; a shared pass
-    must save its own cost (`PASS_COST`) and a part of the group's tokens (`LEAST_GAIN`).
+    must save its own cost (`SHARE_COST`) and a part of the group's tokens (`LEAST_GAIN`).
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def plan(
     limits = [len(p) - 1 for p in prompts] if limits is None else limits
     chosen: list[Group] = []
     if mode != "never" and n > 1:
-        cost = 0.0 if mode == "always" else token_budget / PASS_COST
+        cost = 0.0 if mode == "always" else token_budget / SHARE_COST
         least = 0.0 if mode == "always" else least_gain
         keys = [tuple(p[:limit]) for p, limit in zip(prompts, limits, strict=True)]
         order = sorted(range(n), key=lambda i: (keys[i], i))

@@ -52,7 +52,7 @@ class Profile:
         The same in CPU time of this process, which other programs on the machine disturb less.
     shares : dict of str to float
         Part of a capture's time spent in each of `PARTS`; they sum to 1.
-    peak_mib, backbonepeak_mib : float or None
+    peak_mib, backbone_peak_mib : float or None
         Peak memory of either: of the device's allocator on a GPU, of the process on a CPU (the model included); None
         where the system keeps no peak that can be reset.
     shared_prefixes : list of dict
@@ -77,7 +77,7 @@ class Profile:
     backbone_cpu_seconds: float
     shares: dict[str, float]
     peak_mib: float | None
-    backbonepeak_mib: float | None
+    backbone_peak_mib: float | None
     shared_prefixes: list[dict[str, int]]
     trace: str | None = None
 
@@ -110,9 +110,9 @@ class Profile:
             f"  {'seconds':24s}{self.seconds:10.3f}   bare backbone {self.backbone_seconds:.3f} ({self.overhead:+.1%})",
             f"  {'CPU seconds':24s}{self.cpu_seconds:10.3f}   bare backbone {self.backbone_cpu_seconds:.3f}",
         ]
-        if self.peak_mib is not None and self.backbonepeak_mib is not None:
-            extra = self.peak_mib / self.backbonepeak_mib - 1
-            beside = f"bare backbone {self.backbonepeak_mib:.0f} ({extra:+.1%})"
+        if self.peak_mib is not None and self.backbone_peak_mib is not None:
+            extra = self.peak_mib / self.backbone_peak_mib - 1
+            beside = f"bare backbone {self.backbone_peak_mib:.0f} ({extra:+.1%})"
             lines.append(f"  {'peak memory, MiB':24s}{self.peak_mib:10.0f}   {beside}")
         for shared in self.shared_prefixes:
             lines.append(f"  a prefix of {shared['tokens']} tokens was computed once for {shared['prompts']} prompts")
@@ -268,7 +268,7 @@ def _measure(
         backbone_cpu_seconds=cpu["bare"],
         shares={name: value / total for name, value in seconds.items()},
         peak_mib=peaks["capture"],
-        backbonepeak_mib=peaks["bare"],
+        backbone_peak_mib=peaks["bare"],
         shared_prefixes=manifest["passes"]["shared_prefixes"],
         trace=None if trace is None else str(trace),
     )

