@@ -105,8 +105,6 @@ class Extractor:
         compile: bool | str = False,
     ) -> None:
         self.backend = make_backend(model, backend)
-        if hasattr(self.backend.model, "config"):
-            models.refuse_unsupported(self.backend.model.config, type(self.backend.model).__name__)
         if tokenizer is None and self.backend.name == "transformer_lens":
             raise RequestError("the tokenizer that a TransformerBridge carries adds a BOS whatever the model's own does; pass the model's as Extractor(bridge, tokenizer)")
         self.renderer = Renderer(tokenizer if tokenizer is not None else getattr(model, "tokenizer", None))

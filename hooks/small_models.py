@@ -156,6 +156,8 @@ def small_model(family: str, attention: str | None = None, dtype: torch.dtype = 
     }
     config = AutoConfig.for_model(wanted.model_type, **{**common, **wanted.settings})
     options = {} if attention is None else {"attn_implementation": attention}
+    if dtype is torch.float64:
+        options["experts_implementation"] = "eager"  # torch's grouped product of matrices has no float64
     generator_state = torch.random.get_rng_state()
     torch.manual_seed(seed)
     try:

@@ -17,6 +17,7 @@ from ..architectures import Architecture, describe
 from ..attention import attention_rows, supports_attention
 from ..boundary import Batch
 from ..evaluation import evaluating
+from ..models import refuse_unsupported
 from ..taps import RowBuffers, first_tensor, tapped
 from .protocol import Request, Rows
 
@@ -33,6 +34,7 @@ class HuggingFaceBackend:
     gives_cache = True
 
     def __init__(self, model: Any) -> None:
+        refuse_unsupported(model.config, type(model).__name__)
         self.model = model
         self.architecture: Architecture = describe(model)
         parameters = inspect.signature(self.architecture.backbone.forward).parameters

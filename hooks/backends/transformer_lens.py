@@ -151,7 +151,9 @@ def _reads(buffers: RowBuffers, site: str, layer: int) -> Callable[..., None]:
 
 
 def _unsupported(config: Any) -> str | None:
-    """Why TransformerLens' form of a model computes something else than Hugging Face's, where it does."""
+    """Why TransformerLens' form of a model fails, or computes something else than Hugging Face's, where it does."""
+    if getattr(config, "_attn_implementation", None) == "flex_attention":
+        return "TransformerLens reads dense masks, which flex attention does not have; load the model with another implementation"
     if config.model_type == "falcon" and getattr(config, "alibi", False):
         return "TransformerLens takes its eager attention, which adds the ALiBi biases twice"
     if config.model_type == "opt" and not getattr(config, "do_layer_norm_before", True):
