@@ -87,9 +87,10 @@ def write(plan: Plan, folder: Path, command: str) -> Figure:
     with pyplot.rc_context(_STYLE):
         canvas = plan.draw(plan.data)
         canvas.draw_without_rendering()
-        canvas.set_layout_engine("none")  # laid out once: the two files do not each pay for it
-        canvas.savefig(png, bbox_inches="tight", metadata={"Software": None})
-        canvas.savefig(svg, bbox_inches="tight", metadata={"Date": None, "Creator": None})
+        box = canvas.get_tightbbox().padded(0.08)
+        canvas.set_layout_engine("none")  # laid out and measured once, not again for each file
+        canvas.savefig(png, bbox_inches=box, metadata={"Software": None})
+        canvas.savefig(svg, bbox_inches=box, metadata={"Date": None, "Creator": None})
         pyplot.close(canvas)
     plan.data.to_csv(csv, index=False)
     return Figure(plan.name, plan.title, f"{plan.caption} Made by `{command}` from {plan.name}.csv.", png, svg, csv)
