@@ -119,12 +119,13 @@ class LocalFiles:
 
     def make(self, folders: Iterable[str]) -> None:
         missing = [self._root / folder for folder in folders if not (self._root / folder).is_dir()]
-        parents = {self._root.parent, self._root} if missing else set()
+        parents = {place.parent for place in (self._root, *self._root.parents) if not place.exists()}
         for folder in missing:
             folder.mkdir(parents=True, exist_ok=True)
             parents.add(folder.parent)
         for folder in parents:
-            _sync_folder(folder)
+            with contextlib.suppress(PermissionError):  # a folder that may be entered but not read
+                _sync_folder(folder)
 
     def read(self, name: str) -> bytes:
         with open(self._root / name, "rb", buffering=0) as file:
