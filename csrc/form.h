@@ -52,7 +52,7 @@ struct Float16 {
 
 // ---- few tokens: dot products along d, the weights read once from memory ---------------------------------------
 
-const int64_t FEW_TOKENS = 8;
+const int64_t FEW_TOKENS = PC_LANES == 16 ? 8 : 12;
 const int64_t GROUP_ROWS = 24, GROUP_DEPTH = 1024;
 const int ROWS = PC_LANES == 16 ? 12 : 6;  // columns of the vocabulary in the many-token tile
 const int TILE = 2 * LANES;                // tokens in it
@@ -197,17 +197,18 @@ void many_tokens(const VocabJob &job, int64_t first, int64_t rows, float *z, int
     const int64_t whole = job.d - job.d % (LANES * T::PARTS);
     for (int64_t from = 0; from < job.d; from += DEPTH) {
         const int64_t to = from + DEPTH < job.d ? from + DEPTH : job.d;
-        for (int64_t r = 0; r < rows; r += ROWS) {
-            const int64_t some = rows - r < ROWS ? rows - r : ROWS;
-            widen<T>(weight + r * job.weight_stride, job.weight_stride, some, from, to, whole, wide);
-            for (int64_t j = 0; j < job.tokens; j += TILE) {
+        widen<T>(weight, job.weight_stride, rows, from, to, whole, wide);
+        // A panel stays in the nearest cache while all columns of the block pass by.
+        for (int64_t j = 0; j < job.tokens; j += TILE)
+            for (int64_t r = 0; r < rows; r += ROWS) {
+                const int64_t some = rows - r < ROWS ? rows - r : ROWS;
+                const float *w = wide + r * DEPTH;
                 float *out = z + r * width + j;
                 if (panel_width(job.tokens, j) == TILE)
-                    tiles<2>(wide, some, packed + j * job.d + from * TILE, to - from, out, width, from > 0);
+                    tiles<2>(w, some, packed + j * job.d + from * TILE, to - from, out, width, from > 0);
                 else
-                    tiles<1>(wide, some, packed + j * job.d + from * LANES, to - from, out, width, from > 0);
+                    tiles<1>(w, some, packed + j * job.d + from * LANES, to - from, out, width, from > 0);
             }
-        }
     }
 }
 
@@ -520,7 +521,7 @@ void reduce_block(const VocabJob &job, int64_t first, int64_t rows, float *z, in
 int64_t block_width(int64_t tokens) { return padded(tokens, tokens <= FEW_TOKENS ? LANES : TILE); }
 
 int64_t scratch_bytes(const VocabJob &job) {
-    return 4 * (VOCAB_BLOCK * block_width(job.tokens) + ROWS * DEPTH) + 8 * MAX_TOKENS + 256;
+    return 4 * VOCAB_BLOCK * (block_width(job.tokens) + DEPTH) + 8 * MAX_TOKENS + 256;
 }
 
 template <class T>
@@ -535,7 +536,7 @@ void vocab_chunk(const VocabJob &job, int64_t first, int64_t last, void *scratch
     const int64_t width = block_width(job.tokens);
     float *z = (float *)scratch;
     float *wide = z + VOCAB_BLOCK * width;
-    int64_t *counts = (int64_t *)(wide + ROWS * DEPTH);
+    int64_t *counts = (int64_t *)(wide + VOCAB_BLOCK * DEPTH);
     memset(z, 0, 4 * VOCAB_BLOCK * width);
     for (int64_t j = 0; j < job.tokens; j++) {
         states[j] = EMPTY;
