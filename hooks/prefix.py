@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
@@ -101,10 +102,12 @@ def plan(
 
 def _neighbours(keys: Sequence[tuple[int, ...]]) -> list[int]:
     """Length of the common prefix of each sorted key with the next."""
+    arrays = [np.asarray(key, np.int64) for key in keys]
     out = []
-    for a, b in zip(keys, keys[1:], strict=False):
+    for a, b in zip(arrays, arrays[1:], strict=False):
         most = min(len(a), len(b))
-        out.append(most if a[:most] == b[:most] else next(i for i in range(most) if a[i] != b[i]))
+        differs = a[:most] != b[:most]
+        out.append(int(differs.argmax()) if differs.any() else most)
     return out
 
 
