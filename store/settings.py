@@ -1,4 +1,8 @@
-"""Whether a run at a path was started with given settings, found out without opening it for writing."""
+"""What stands at a path, and whether it was started with given settings, found out without opening it for writing.
+
+Guarantees that a run whose creation was cut off counts as not begun, so that the same command goes on from there, while
+anything else that is no run is refused before a model is loaded.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,26 @@ from collections.abc import Mapping
 from typing import Any
 
 from .files import open_files
+from .layout import PLAN
 from .mismatch import ConfigMismatch, differences
-from .opening import read_plan
+from .opening import check_vacant, read_plan
 from .plan import Plan, RunPlan
+from .reader import Run, open_run
+
+
+def started_run(path: str | os.PathLike[str]) -> Run | None:
+    """The run at `path`; None where nothing is there yet, or only what a creation that was cut off left.
+
+    Raises
+    ------
+    RequestError, StoreError
+        Something else is there, or a run that cannot be read.
+    """
+    files = open_files(path)
+    if files.size(PLAN) is None:
+        check_vacant(files)
+        return None
+    return open_run(path)
 
 
 def check_settings(

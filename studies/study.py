@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from ..hooks import Extractor
 from ..hooks import models as hook_models
 from ..hooks.extractor import default_batch_tokens
 from ..hooks.rendering import Rendered
-from ..store.settings import check_settings
+from ..store.settings import check_settings, started_run
 from . import benchmarks, moments, prompts
 from .config import StudyConfig, defaults, settings
 from .shard_loop import complete
@@ -60,8 +60,8 @@ def run_study(config: StudyConfig, *, progress: bool = True, extractor: Extracto
     work = plan_work(config, known)
     source = hook_models.resolve(config.model, config.revision)
     asked = full_settings(config, known, work, source)
-    out = Path(config.out)
-    existing = _existing(out)
+    out = os.fspath(config.out)
+    existing = started_run(out)
     if existing is not None:
         plan = store.Plan.build((w.key() for w in work), config.shard_size or existing.plan.shard_size)
         check_settings(out, plan=plan, config=asked, config_defaults=defaults())
@@ -185,13 +185,6 @@ def _manifest(config: StudyConfig, extractor: Extractor, work: list[Work]) -> di
         "max_new_tokens": {r: config.cap(r) for r in config.regimes} if config.generate else None,
         "decoding": "greedy" if config.generate else None,
     }
-
-
-def _existing(out: Path) -> store.Run | None:
-    """The run at a path, None where nothing is there yet; anything else there is refused by the store."""
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return None
-    return store.open_run(out)
 
 
 def _has(regime: prompts.Regime, form: str) -> bool:

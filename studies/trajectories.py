@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from ..errors import RequestError
 from ..hooks import Extractor
 from ..hooks import models as hook_models
 from ..hooks.rendering import Rendered
-from ..store.settings import check_settings
+from ..store.settings import check_settings, started_run
 from . import benchmarks
 from .chains import generate_chains, sample_continuations
 from .forced import ANCHOR, ANCHOR_PARAPHRASES, ForcedTrajectory, answer_forms, forced_answers, forced_under_anchors
@@ -82,10 +83,10 @@ def run_trajectories(
     """
     work = load_work(config)
     asked = full_settings(config, work)
-    out = Path(config.out)
+    out = os.fspath(config.out)
     plan = store.Plan.build((w.key() for w in work), config.shard_size)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        existing = store.open_run(out)
+    existing = started_run(out)
+    if existing is not None:
         plan = store.Plan.build((w.key() for w in work), existing.plan.shard_size)
         check_settings(out, plan=plan, config=asked, config_defaults=defaults())
         if existing.progress.complete:

@@ -294,3 +294,13 @@ def test_a_float16_that_overflows_is_refused_not_stored(tiny_folder, tmp_path):
     run = run_study(config, progress=False, extractor=extractor)
     assert len(run.states) == 0
     assert all("float16 can hold" in reason for reason in run.failed_cells.values()) and len(run.failed_cells) == 2
+
+
+def test_a_run_killed_while_it_was_created_is_begun_anew(tiny_folder, extractor, tmp_path):
+    out = tmp_path / "begun.zarr"
+    config = StudyConfig(out=out, model=str(tiny_folder), **{**SMALL, "n": 2})
+    run_study(config, progress=False, extractor=extractor)
+    for entry in list(out.rglob("*")):
+        if entry.is_file():
+            entry.unlink()  # what a kill before the plan was written leaves: folders
+    assert len(run_study(config, progress=False, extractor=extractor).states) == 8
