@@ -25,7 +25,7 @@ from .statistics import Interval
 
 C_GRID = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2)
 FALLBACK_C = 1.0
-BOOTSTRAP_ROWS = 15  # rows of the rarer test class from which a percentile bootstrap is shown
+BOOTSTRAP_ROWS = 25  # rows of the rarer test class from which a percentile bootstrap is shown
 
 # a probe's setting when validation cannot choose one: the middle of its grid by meaning, not by result
 _Path = Callable[[Products, np.ndarray, int], np.ndarray]

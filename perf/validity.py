@@ -142,17 +142,20 @@ def main() -> None:
     parser.add_argument(
         "--repeats", type=int, default=200, help="simulated data sets per line (coverage: 5 times as many)"
     )
+    tables = {
+        "shortcuts": ("Shortcuts", leaks, 1),
+        "coverage": ("Coverage of 95% intervals", coverage, 5),
+        "dimension": ("Participation ratio", dimensions, 1),
+    }
+    parser.add_argument("--table", choices=list(tables), help="print one table only")
     args = parser.parse_args()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for title, lines in (
-            ("Shortcuts", leaks(args.repeats)),
-            ("Coverage of 95% intervals", coverage(5 * args.repeats)),
-            ("Participation ratio", dimensions(args.repeats)),
-        ):
-            print(f"\n{title}\n")
-            for line in lines:
-                print(line, flush=True)
+        for name, (title, lines, times) in tables.items():
+            if args.table in (None, name):
+                print(f"\n{title}\n")
+                for line in lines(times * args.repeats):
+                    print(line, flush=True)
 
 
 if __name__ == "__main__":
