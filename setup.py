@@ -9,6 +9,7 @@ import sys
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 BASE = ["-O3", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-ffp-contract=fast", "-fno-math-errno", "-w", "-g0"]
 WIDE = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c", "-mprefer-vector-width=512"]
@@ -18,6 +19,13 @@ FORMS = {
     "avx512": WIDE,
     "avx512_bf16": [*WIDE, "-mavx512bf16"],
 }
+
+
+class BuildModules(build_py):
+    """Leaves this script out, which stands among the package's modules."""
+
+    def find_package_modules(self, package, package_dir):
+        return [found for found in super().find_package_modules(package, package_dir) if found[1] != "setup"]
 
 
 class BuildNative(build_ext):
@@ -66,5 +74,5 @@ setup(
             optional=True,
         )
     ],
-    cmdclass={"build_ext": BuildNative},
+    cmdclass={"build_ext": BuildNative, "build_py": BuildModules},
 )

@@ -8,6 +8,7 @@ import warnings
 from functools import lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ _MEND = "install a C++ compiler (g++) and reinstall precollapse"
 def declare(library: ctypes.CDLL) -> None:
     """Tell ctypes the argument types of the C interface (csrc/precollapse.h)."""
     pointer, int64, number, single = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
-    start = [number, number, number, pointer]
+    start: list[Any] = [number, number, number, pointer]
     library.pc_forms.argtypes = []
     library.pc_vocab_stats.argtypes = (
         start + [int64] * 3 + [pointer, int64, int64, pointer] + [single] * 3 + [number, int64] + [pointer] * 4
