@@ -158,7 +158,12 @@ def completion(curve: pd.DataFrame, ceiling: int | None) -> Figure:
 
 
 def chain_svg(
-    entropies: Sequence[float], texts: Sequence[str], notes: Sequence[str], width: int = 560, height: int = 170
+    entropies: Sequence[float],
+    texts: Sequence[str],
+    notes: Sequence[str],
+    width: int = 560,
+    height: int = 170,
+    epsilon: float = 0.01,
 ) -> str:
     """One chain's trajectory as inline SVG: hovering a point shows the text added there and what was measured.
 
@@ -168,6 +173,8 @@ def chain_svg(
         Nats per prefix; NaN is drawn as an open mark on the axis.
     texts, notes : sequence of str
         Per prefix: the unit that ends there (empty for the empty prefix), and a line on the answers.
+    epsilon : float
+        A point that lies above the one before it by more than this (nats) is drawn in the second colour.
     """
     left, right, top, bottom = 44, 12, 10, 26
     known = [h for h in entropies if not math.isnan(h)]
@@ -194,10 +201,10 @@ def chain_svg(
     before = math.nan
     for k, h in enumerate(entropies):
         missing = math.isnan(h)
-        rises = not missing and not math.isnan(before) and h > before + 0.01
+        rises = not missing and not math.isnan(before) and h > before + epsilon
         colour = WRONG if rises else RIGHT
         value = "no answer could be read" if missing else f"{h:.3f} nats"
-        title = html.escape(f"prefix {k}: {value}\n{notes[k]}\n\n{texts[k]}".strip())
+        title = html.escape(_printable(f"prefix {k}: {value}\n{notes[k]}\n\n{texts[k]}".strip()))
         fill = "white" if missing else colour
         parts.append(
             f'<circle cx="{x(k):.1f}" cy="{y(0 if missing else h):.1f}" r="4.5" fill="{fill}" stroke="{colour}" '
@@ -205,6 +212,11 @@ def chain_svg(
         )
         before = before if missing else h
     return "".join([*parts, "</svg>"])
+
+
+def _printable(text: str) -> str:
+    """Text with every control character but line breaks replaced: a model may write any byte."""
+    return "".join(c if c in "\n\t" or c.isprintable() else "\ufffd" for c in text)
 
 
 def all_figures(

@@ -69,22 +69,34 @@ class _Draft:
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
     figures: dict[str, bytes] = field(default_factory=dict)
+    scope: str = ""
+    """Benchmark that is written about; its name goes before titles and names. Empty for a run of one benchmark."""
+
+    def named(self, name: str) -> str:
+        return f"{self.scope}_{name}" if self.scope else name
 
     def part(self, title: str) -> None:
-        self.parts.append((title, []))
+        self.parts.append((f"{self.scope}: {title}" if self.scope else title, []))
+
+    def value(self, name: str, value: Any) -> None:
+        self.values[self.named(name)] = value
+
+    def keep(self, name: str, table: pd.DataFrame) -> None:
+        """Write a table to a file without showing it."""
+        self.tables[self.named(name)] = table
 
     def say(self, text: str) -> None:
         self.parts[-1][1].append(text)
 
     def table(self, name: str, table: pd.DataFrame) -> None:
-        self.tables[name] = table
-        self.parts[-1][1].append((name, table))
+        self.keep(name, table)
+        self.parts[-1][1].append((self.named(name), table))
 
     def figure(self, name: str, figure: Any, caption: str) -> None:
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=130)
-        self.figures[name] = buffer.getvalue()
-        self.parts[-1][1].append(_Image(name, caption))
+        self.figures[self.named(name)] = buffer.getvalue()
+        self.parts[-1][1].append(_Image(self.named(name), caption))
 
     def raw(self, content: str) -> None:
         self.parts[-1][1].append(_Raw(content))
@@ -142,15 +154,40 @@ def trajectory_report(
     tie = chosen.get("tie", "first") if tie is None else tie
     draft = _Draft()
     _protocol(draft, run, epsilon, tie)
+    registered = _registered(run)
+    names = list(dict.fromkeys(run.states["benchmark"]))
+    for name in names:
+        draft.scope = name if len(names) > 1 else ""
+        part = run.select(benchmark=name)
+        compared = {key: other.select(benchmark=name) for key, other in (others or {}).items()}
+        _benchmark(draft, part, epsilon, tie, resamples, seed, registered, compared, figures)
+    markdown = _markdown(draft)
+    values = _jsonable(draft.values | {"tables": {n: t.to_dict("records") for n, t in draft.tables.items()}})
+    files = () if out is None else _write(draft, markdown, values, Path(out))
+    return TrajectoryReport(markdown, values, draft.tables, files)
+
+
+def _benchmark(
+    draft: _Draft,
+    run: Run,
+    epsilon: float,
+    tie: str,
+    resamples: int,
+    seed: int,
+    registered: Preregistration | None,
+    others: Mapping[str, Run],
+    figures: bool,
+) -> None:
+    """All parts about one benchmark. Benchmarks are never pooled: they differ in difficulty and in length of chains, so the
+    flag would tell them apart instead of right from wrong."""
     _diagnostics(draft, run, figures)
     made: dict[str, pd.DataFrame] = {}
     if "entropies" in run.ragged_arrays:
         made["sampled"] = tables.sampled_table(run, epsilon, tie)
     if "forced_entropies" in run.ragged_arrays:
         made["forced"] = tables.forced_table(run, epsilon)
-    registered = _registered(run)
     for measure, table in made.items():
-        draft.tables[f"chains_{measure}"] = table.drop(columns="entropies")
+        draft.keep(f"chains_{measure}", table.drop(columns="entropies"))
         _measure(draft, run, measure, table, epsilon, resamples, seed, registered, figures)
     if "sampled" in made:
         _sampled_sensitivity(draft, run, epsilon, tie, seed)
@@ -170,14 +207,11 @@ def trajectory_report(
         draft.table("run_agreement", tables.run_agreement(compared))
     draft.part("Chains")
     draft.say(
-        "Hover over a point for the text that ends there and the answers that followed. Orange: a step up by more than 0.01 nats."
+        "Hover over a point for the text that ends there and the answers that followed. "
+        f"Orange: a step up by more than {epsilon:g} nats."
     )
-    for content in _chain_pictures(run):
+    for content in _chain_pictures(run, epsilon):
         draft.raw(content)
-    markdown = _markdown(draft)
-    values = _jsonable(draft.values | {"tables": {n: t.to_dict("records") for n, t in draft.tables.items()}})
-    files = () if out is None else _write(draft, markdown, values, Path(out))
-    return TrajectoryReport(markdown, values, draft.tables, files)
 
 
 def _registered(run: Run) -> Preregistration | None:
@@ -227,7 +261,7 @@ def _protocol(draft: _Draft, run: Run, epsilon: float, tie: str) -> None:
     failed = run.failed_cells
     rows += [("failed", f"{benchmark}: {reason}") for (benchmark, _), reason in failed.items()]
     draft.table("protocol", pd.DataFrame(rows, columns=["setting", "value"]).astype(str))
-    draft.values["protocol"] = {name: str(value) for name, value in rows}
+    draft.value("protocol", {name: str(value) for name, value in rows})
 
 
 def _method(entry: Mapping[str, Any] | None) -> str:
@@ -249,7 +283,7 @@ def _diagnostics(draft: _Draft, run: Run, figures: bool) -> None:
     if len(written):
         draft.table("truncation", tables.truncation_table(run, BUDGETS))
         curve = tables.completion_curve(written["chain_tokens"].astype(int), ~written["truncated"].astype(bool))
-        draft.tables["completion"] = curve
+        draft.keep("completion", curve)
         if figures:
             from .trajectory_figures import completion
 
@@ -281,10 +315,10 @@ def _measure(
             draft.say(
                 f"The two outcomes give the same answer for {_percent(same['same_answer'])} of chains and the same verdict for {_percent(same['same_verdict'])}."
             )
-            draft.values[f"{measure}_outcome_agreement"] = same
+            draft.value(f"{measure}_outcome_agreement", same)
         found = trajectory_statistics(table, outcome, resamples=resamples, seed=seed)
         name = f"{measure}_{outcome}"
-        draft.values[name] = _numbers(found)
+        draft.value(name, _numbers(found))
         _say_gap(draft, found)
         draft.table(f"{name}_buckets", found.buckets)
         draft.table(f"{name}_correlations", found.correlations)
@@ -306,7 +340,7 @@ def _measure(
             draft.say(f"Preregistration {registered.sha256[:16]}: {registered.title}")
             draft.table(f"{name}_verdicts", verdicts(registered, found.estimates(), pvalues))
             draft.say("Deviations: " + ("; ".join(differing) if differing else "none.") + _early(run))
-            draft.values[f"{name}_deviations"] = differing
+            draft.value(f"{name}_deviations", differing)
         if figures:
             from .trajectory_figures import all_figures
 
@@ -376,38 +410,43 @@ def _forced_sensitivity(draft: _Draft, run: Run, epsilon: float, seed: int) -> N
             f"Wording of the anchor: mean pairwise Spearman correlation of the entropies {mean:.3f} over {len(pairs)} pairs."
         )
         draft.table("sensitivity_anchor", pairs)
-        draft.values["anchor_mean_spearman"] = mean
+        draft.value("anchor_mean_spearman", mean)
     else:
         draft.say("One anchor was used, so its wording's effect was not measured.")
     draft.table("sensitivity_rule", tables.rule_sensitivity(run, epsilon, seed))
 
 
-def _chain_pictures(run: Run) -> Iterator[str]:
+def _chain_pictures(run: Run, epsilon: float) -> Iterator[str]:
     from .trajectory_figures import chain_svg
 
     states = run.states
     for i in range(min(_SHOWN_CHAINS, len(states))):
         state = states.iloc[i]
+        text = str(state["chain"])
         head = f"<h3>{html.escape(str(state['id']))}</h3><p>{html.escape(str(state['question'])[:300])}</p>"
         graded = "" if pd.isna(state["correct"]) else (", right" if state["correct"] else ", wrong")
         head += f"<p>own answer: {html.escape(str(state['answer']))}{graded}</p>"
         if "entropies" in run.ragged_arrays:
             kept = json.loads(state["continuations"])
             notes = ["answers: " + ", ".join(str(c["answer"]) for c in prefix) for prefix in kept]
-            yield head + chain_svg(run.ragged("entropies", i).tolist(), _units(run, i, "boundaries", state), notes)
+            yield head + chain_svg(
+                run.ragged("entropies", i).tolist(), _units(run, i, "boundary_characters", text), notes, epsilon=epsilon
+            )
         if "forced_entropies" in run.ragged_arrays:
             choices = json.loads(state["forced_choices"])[0] or [""] * len(run.ragged("forced_boundaries", i))
             mass = run.ragged("forced_mass", i)[0]
             notes = [f"choice: {c}, option mass {m:.3f}" for c, m in zip(choices, mass, strict=True)]
             entropies = run.ragged("forced_entropies", i)[0].tolist()
-            yield head + "<p>forced</p>" + chain_svg(entropies, _units(run, i, "forced_boundaries", state), notes)
+            yield (
+                head
+                + "<p>forced</p>"
+                + chain_svg(entropies, _units(run, i, "forced_boundary_characters", text), notes, epsilon=epsilon)
+            )
 
 
-def _units(run: Run, i: int, name: str, state: pd.Series) -> list[str]:
-    """The text between neighbouring boundaries; characters are shared out by tokens, which is exact enough to read."""
-    counts = run.ragged(name, i)
-    text, total = str(state["chain"]), max(int(state["chain_tokens"]), 1)
-    cuts = [round(len(text) * int(c) / total) for c in counts]
+def _units(run: Run, i: int, name: str, text: str) -> list[str]:
+    """The text between neighbouring boundaries."""
+    cuts = [int(c) for c in run.ragged(name, i)]
     return [text[(cuts[k - 1] if k else 0) : cut].strip() for k, cut in enumerate(cuts)]
 
 
@@ -453,11 +492,12 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
     if isinstance(value, float | np.floating):
-        if math.isinf(value):
+        number = float(value)
+        if math.isinf(number):
             return "infinite"
-        if value == round(value) and abs(value) < 1e6:
-            return f"{value:.0f}"
-        return f"{value:.3g}" if abs(value) < 0.001 else f"{value:.4g}"
+        if number == round(number) and abs(number) < 1e6:
+            return f"{number:.0f}"
+        return f"{number:.3g}" if abs(number) < 0.001 else f"{number:.4g}"
     return str(value)
 
 

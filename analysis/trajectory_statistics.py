@@ -306,7 +306,7 @@ def trajectory_statistics(
     if kept.empty:
         raise RequestError(f"no chain of {len(table)} has two points and a known outcome; nothing can be compared")
     y, problems = kept[outcome].to_numpy(), kept["problem"].to_numpy()
-    how = {"resamples": resamples, "level": level, "seed": seed}
+    how: dict[str, Any] = {"resamples": resamples, "level": level, "seed": seed}
     return TrajectoryStatistics(
         outcome=outcome,
         n=len(kept),

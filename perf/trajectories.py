@@ -43,7 +43,9 @@ SENTENCES = (
     "Twelve divided by three is four.", "Four times two is eight.", "Good, the pens are right.", "And the folders again.",
     "Two folders cost three dollars.", "So four cost six dollars.", "Good, that is right too.", "The sum of both is 14.",
     "Twenty minus fourteen is six.", "The change is six dollars.", "Option A says $6.", "So option A must be right.",
-    "Option B would mean $8.", "That is only the pens.", "Option D would mean $12.", "That cannot be either.",
+    "Option B would mean $8.", "That is only the pens.", "Option D would mean $12.", "That cannot be either.", "Option C would mean $4.", "For that the total would have to be 16.",
+    "But the total is 14, as we have seen twice.", "So no other option fits the numbers given.",
+    "I am sure of the result now.", "The answer is the first option.",
 )  # fmt: skip
 
 

@@ -99,7 +99,9 @@ class Layout:
 
 def lay_out(segments: Sequence[Segment]) -> Layout:
     """Concatenate segments and derive which token sees which, and at what position each stands."""
-    offsets, starts, lineages = [], [], []
+    offsets: list[int] = []
+    starts: list[int] = []
+    lineages: list[list[tuple[int, int]]] = []
     total = 0
     for s in segments:
         offsets.append(total)

@@ -111,10 +111,10 @@ def ragged(config: TrajectoryConfig) -> dict[str, str]:
     """The ragged arrays that a run declares."""
     own = {"prompt_ids": "int32", "chain_ids": "int32"}
     if "sampled" in config.measures:
-        own |= {"boundaries": "int32", "entropies": "float64", "parsed": "int32"}
+        own |= {"boundaries": "int32", "boundary_characters": "int32", "entropies": "float64", "parsed": "int32"}
     if "forced" in config.measures:
         own |= {
-            "forced_boundaries": "int32", "forced_logprobs": "float64", "forced_entropies": "float64",
+            "forced_boundaries": "int32", "forced_boundary_characters": "int32", "forced_logprobs": "float64", "forced_entropies": "float64",
             "forced_mass": "float64", "forced_margin": "float64", "forced_vocabulary_bits": "float64",
             "forced_candidate_logprobs": "float64",
         }  # fmt: skip
@@ -214,7 +214,7 @@ def _follow(
         seen = {values["answer"]: values["correct"], **verdicts}
         forced, by_rule = _forced(config, extractor, work, rendered, chain, list(seen))
         values |= _forced_columns(config, work, forced, by_rule, seen)
-        arrays |= _forced_arrays(config, forced)
+        arrays |= _forced_arrays(config, forced, chain)
     return values, arrays
 
 
@@ -272,6 +272,7 @@ def _sampled(
     }
     arrays = {
         "boundaries": np.array(at.tokens, np.int32),
+        "boundary_characters": _characters(at.tokens, chain),
         "entropies": entropies,
         "parsed": np.array([sum(a is not None for a in row) for row in answers], np.int32),
     }
@@ -339,7 +340,12 @@ def _forced_columns(
     }
 
 
-def _forced_arrays(config: TrajectoryConfig, forced: list[ForcedTrajectory]) -> dict[str, np.ndarray]:
+def _characters(tokens: Sequence[int], chain: ChainText) -> np.ndarray:
+    """Characters of the chain's text that each prefix spells, int32 [k]."""
+    return np.array([chain.ends[t - 1] if t else 0 for t in tokens], np.int32)
+
+
+def _forced_arrays(config: TrajectoryConfig, forced: list[ForcedTrajectory], chain: ChainText) -> dict[str, np.ndarray]:
     """Arrays [anchors, k, ...], the first anchor being the one reported."""
     first = forced[0]
     offered = [
@@ -347,6 +353,7 @@ def _forced_arrays(config: TrajectoryConfig, forced: list[ForcedTrajectory]) -> 
     ]
     arrays = {
         "forced_boundaries": first.boundaries.astype(np.int32),
+        "forced_boundary_characters": _characters(first.boundaries.tolist(), chain),
         "forced_logprobs": np.stack([f.option_logprobs for f in forced]),
         "forced_entropies": np.stack([f.entropy_nats for f in forced]),
         "forced_mass": np.stack([f.option_mass for f in forced]),

@@ -208,28 +208,40 @@ def test_what_does_not_fit_the_model_is_refused_before_any_work(settings, tmp_pa
     assert not (tmp_path / "run.zarr").exists()
 
 
-def test_report_has_every_part_and_no_machine_path(run, tmp_path):
-    report = trajectories.trajectory_report(run, tmp_path / "report", resamples=30, others={"the same again": run})
-    page = (tmp_path / "report" / "report.html").read_text()
-    assert "<svg" in page and "<title>prefix 0:" in page and page.count("data:image/png") >= 5
+def test_report_has_every_part_of_every_benchmark(run):
+    report = trajectories.trajectory_report(run, resamples=20, others={"the same again": run}, figures=False)
     for part in (
         "Protocol",
-        "What the protocol did",
-        "outcome: answer at the last prefix",
-        "own answer",
-        "Sensitivity",
+        "sums: What the protocol did",
+        "parity: Sampled entropy, outcome: answer at the last prefix",
+        "parity: Forced entropy, outcome: the chain's own answer",
+        "sums: Sensitivity",
         "Agreement",
     ):
         assert part in report.markdown
     assert "rule: declared 'sentence', run with 'window-20'" in report.markdown
     verdict = [name for name in report.tables if name.endswith("_verdicts")]
     assert verdict and set(report.tables[verdict[0]]["verdict"]) <= {"supported", "not supported", "undefined"}
-    assert json.loads((tmp_path / "report" / "report.json").read_text())["protocol"]["seed"] == "1"
-    again = report.tables["run_agreement"].iloc[0]
+    again = report.tables["sums_run_agreement"].iloc[0]
     assert again["same_flag"] == 1 and again["same_answer"] == 1
-    pairs = report.tables["sensitivity_anchor"]
+    pairs = report.tables["parity_sensitivity_anchor"]
     assert len(pairs) == 1 and -1 <= pairs["spearman"].iloc[0] <= 1
-    assert set(report.tables["sensitivity_rule"]["rule"]) == {"window-10", "sentence"}
+    assert set(report.tables["parity_sensitivity_rule"]["rule"]) == {"window-10", "sentence"}
+    assert not report.files
+
+
+def test_written_report_opens_alone(run, tmp_path):
+    report = trajectories.trajectory_report(run.select(benchmark="sums"), tmp_path / "report", resamples=20)
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "<svg" in page and "<title>prefix 0:" in page and "data:image/png" in page and "src='http" not in page
+    assert {f.name for f in report.files} >= {
+        "report.md",
+        "report.html",
+        "report.json",
+        "diagnostics.csv",
+        "completion.png",
+    }
+    assert json.loads((tmp_path / "report" / "report.json").read_text())["protocol"]["seed"] == "1"
 
 
 def test_tables_agree_with_the_stored_entropies(run):
@@ -257,3 +269,9 @@ def test_a_run_of_another_kind_is_refused(tmp_path):
         writer.write(0, table={"x": [1]})
     with pytest.raises(RequestError, match="kind"):
         trajectories.trajectory_report(store.open_run(tmp_path / "other.zarr"))
+
+
+def test_hovered_text_is_the_text_between_boundaries(run):
+    for i, state in enumerate(run.states.itertuples()):
+        characters = run.ragged("boundary_characters", i)
+        assert characters[0] == 0 and (np.diff(characters) > 0).all() and characters[-1] <= len(state.chain)
