@@ -150,8 +150,8 @@ def option_tensor(operator: str, ids: OptionIds | None, n: int, device: torch.de
 
 
 def check_options(operator: str, ids: Tensor, columns: int) -> None:
-    """Raise unless every id is -1 or a column."""
-    if ids.numel() == 0:
+    """Raise unless every id is -1 or a column (while a CUDA graph is captured, values cannot be looked at)."""
+    if ids.numel() == 0 or (ids.device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
         return
     low, high = ids.min().item(), ids.max().item()
     if low < -1 or high >= columns:

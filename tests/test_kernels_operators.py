@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from precollapse.kernels import attention_row, gather_rows, logits_stats, vocab_stats
+from precollapse.kernels import attention_row, gather_rows, logits_stats, native, vocab_stats
 
 B, H, G, T, D = 3, 6, 2, 9, 16
 
@@ -170,6 +171,22 @@ def test_no_gradient_is_said() -> None:
     with pytest.raises(ValueError, match="out requires a gradient"):
         gather_rows(torch.randn(1, 2, 3), torch.tensor([0]), torch.zeros(1, 1, 3, requires_grad=True), 0)
     gather_rows(hidden[None], torch.tensor([1]), torch.zeros(1, 1, 8), 0)  # reading a leaf is no request
+
+
+def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "_open", lambda: "the C++ forms were not built; install a C++ compiler.")
+    native.load.cache_clear()
+    try:
+        with pytest.warns(RuntimeWarning, match="slower torch forms on the CPU: the C.. forms were not built; install"):
+            found = vocab_stats(h, w)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            torch.testing.assert_close(vocab_stats(h, w).entropy_bits, found.entropy_bits)
+        with pytest.raises(ValueError, match="backend='cpu' was asked for, but the C.. forms were not built"):
+            vocab_stats(h, w, backend="cpu")
+        assert native.forms() == ()
+    finally:
+        native.load.cache_clear()
 
 
 h, w = torch.randn(2, 8), torch.randn(30, 8)
