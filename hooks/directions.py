@@ -114,9 +114,11 @@ class SteeringVector:
                 f"{path} cannot be read as a steering vector ({type(error).__name__}: {error}); give a file that "
                 "SteeringVector.save wrote"
             ) from error
-        items = {name: tuple((str(b), str(i)) for b, i in words[name]) for name in ("train_items", "validation_items")}
-        names = ("site", "layer", "method", "target", "provenance")
-        return cls(vector, **{name: words[name] for name in names}, **items)
+        train, validation = (
+            tuple((str(b), str(i)) for b, i in words[name]) for name in ("train_items", "validation_items")
+        )
+        site, layer, method, target = (words[name] for name in ("site", "layer", "method", "target"))
+        return cls(vector, site, layer, method, target, words["provenance"], train, validation)
 
 
 def steering_vector(

@@ -8,7 +8,6 @@ items that made the vector, and effects that any vector of that length would hav
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import os
@@ -167,8 +166,8 @@ def run_steer(config: SteerConfig, *, progress: bool = True, extractor: Extracto
         extractor = _load(config, run)
     _same_model(extractor, run)
     steerings = _doses(config, vector)
-    for steering in steerings.values():
-        steering.check_model(extractor)
+    for dose in steerings.values():
+        dose.check_model(extractor)
     work = _Work.of(held_out, extractor, config, bool(wants_text))
     probe_layer = _probe_layer(config, chosen)
     frames = []
@@ -180,7 +179,7 @@ def run_steer(config: SteerConfig, *, progress: bool = True, extractor: Extracto
     outcomes = pd.concat(frames, ignore_index=True)
     baseline = frames[0]
     drift = float(np.abs(baseline["entropy_bits"].to_numpy() - states["entropy_bits"].to_numpy(float)).max())
-    settings = {"resamples": config.resamples, "level": config.level, "seed": config.seed}
+    settings: dict[str, Any] = {"resamples": config.resamples, "level": config.level, "seed": config.seed}
     summary = {
         "run": os.path.basename(str(run.path).rstrip("/")),
         "model": extractor.manifest()["model"],
@@ -382,12 +381,9 @@ def _measure_rows(
     outputs: list[Output | None] = [None] * len(rows)
     for captured in stream:
         if cap:
-            for row, output in zip(
-                captured.batch.rows,
-                continue_greedily(extractor.model, extractor.tokenizer, captured, cap),
-                strict=True,
-            ):
-                outputs[row] = output
+            made = continue_greedily(extractor.model, extractor.tokenizer, captured, cap)
+            for row, written in zip(captured.batch.rows, made, strict=True):
+                outputs[row] = written
         pieces.append(CapturedBatch(captured.states, captured.batch, captured.next_token, None))
         bar.update(len(captured.batch.rows))
     got = join(pieces, len(rows))
@@ -450,12 +446,3 @@ def save(report: SteerReport, folder: str | os.PathLike[str]) -> Path:
     except OSError as error:
         raise RequestError(f"{place} cannot be written ({error}); give a folder that can") from error
     return place
-
-
-def settings(config: SteerConfig) -> dict[str, Any]:
-    """The settings as JSON values."""
-    values = dataclasses.asdict(config)
-    return {
-        k: os.fspath(v) if isinstance(v, os.PathLike) else list(v) if isinstance(v, tuple) else v
-        for k, v in values.items()
-    }
