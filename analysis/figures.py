@@ -199,6 +199,8 @@ def bars(column: str, label: str, scale: float = 1.0, low: float | None = None, 
                 yerr=_bounds(rows, column)[:, known] * scale,
                 error_kw={"elinewidth": 1, "capsize": 2, "ecolor": "#222222"},
             )
+            for x in at[known & (value == 0)]:
+                axes.text(x - 0.25 * wide, 0, "0", ha="center", va="bottom", fontsize=7)  # beside the interval
             for x in at[~known]:
                 axes.text(
                     x, axes.get_ylim()[0], "n/a", ha="center", va="bottom", rotation=90, color="#555555", fontsize=7
@@ -275,7 +277,7 @@ def forest(column: str, label: str, reference: float, limits: tuple[float, float
                 axes.text(left, i, f"  not defined: {why}", va="center", color="#555555", fontsize=7, style="italic")
         axes.axvline(reference, color="#444444", linewidth=1, linestyle="--")
         axes.set_yticks(range(len(data)), names)
-        axes.invert_yaxis()
+        axes.set_ylim(len(data) - 0.5, -0.5)
         axes.set_xlabel(label)
         axes.grid(axis="y", visible=False)
         if limits:
