@@ -24,6 +24,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+
 from precollapse import store
 from precollapse.errors import RequestError
 

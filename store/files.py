@@ -15,12 +15,24 @@ import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
 from ..errors import RequestError, StoreError
 from .layout import STAGING
+
+
+class Handle(Protocol):
+    """An open file."""
+
+    def expect(self, offset: int, size: int) -> None:
+        """Say that these bytes will be read, so that the disk may begin."""
+
+    def read_into(self, offset: int, buffers: list[Any]) -> None:
+        """As `Files.read_into`."""
+
+    def close(self) -> None:
+        """Close the file."""
 
 
 class Files(Protocol):
@@ -48,8 +60,8 @@ class Files(Protocol):
     def read_into(self, name: str, offset: int, buffers: list[Any]) -> None:
         """Fill writable buffers, one after the other, from byte `offset` on. StoreError where the file is too short."""
 
-    def reading(self, name: str, scattered: bool = False) -> AbstractContextManager[Callable[[int, list[Any]], None]]:
-        """A function that does what `read_into` does, for many reads of one file; `scattered` where they jump."""
+    def open(self, name: str) -> Handle:
+        """A file for many reads. FileNotFoundError where there is none."""
 
     def size(self, name: str) -> int | None:
         """Bytes of a file, None where there is none."""
@@ -138,7 +150,7 @@ class LocalFiles:
             try:
                 for fd in handles:
                     if fd is not None:  # the disk works on all of them at once
-                        _advise(fd, "POSIX_FADV_WILLNEED")
+                        _expect(fd, 0, 0)
                 found += [None if fd is None else _whole(fd) for fd in handles]
             finally:
                 for fd in handles:
@@ -152,19 +164,12 @@ class LocalFiles:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    @contextlib.contextmanager
-    def reading(self, name: str, scattered: bool = False) -> Iterator[Callable[[int, list[Any]], None]]:
-        fd = os.open(self._root / name, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            if scattered:
-                _advise(fd, "POSIX_FADV_RANDOM")
-            yield lambda offset, buffers: _fill(fd, offset, buffers, f"{self.path}/{name}")
-        finally:
-            os.close(fd)
+    def open(self, name: str) -> Handle:
+        return _LocalHandle(os.open(self._root / name, os.O_RDONLY | os.O_CLOEXEC), f"{self.path}/{name}")
 
     def read_into(self, name: str, offset: int, buffers: list[Any]) -> None:
-        with self.reading(name) as fill:
-            fill(offset, buffers)
+        with contextlib.closing(self.open(name)) as handle:
+            handle.read_into(offset, buffers)
 
     def size(self, name: str) -> int | None:
         try:
@@ -245,10 +250,31 @@ class LocalFiles:
         (self._root / name).unlink(missing_ok=True)
 
 
-def _advise(fd: int, how: str) -> None:
-    """Tell the system how a file will be read, where it can be told."""
+class _LocalHandle:
+    def __init__(self, fd: int, path: str) -> None:
+        self._fd = fd
+        self._path = path
+
+    def expect(self, offset: int, size: int) -> None:
+        _expect(self._fd, offset, size)
+
+    def read_into(self, offset: int, buffers: list[Any]) -> None:
+        for first in range(0, len(buffers), 512):
+            some = buffers[first : first + 512]
+            wanted = sum(memoryview(buffer).nbytes for buffer in some)
+            done = os.preadv(self._fd, some, offset)
+            if done != wanted:
+                _fill(self._fd, offset, some, self._path)
+            offset += wanted
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def _expect(fd: int, offset: int, size: int) -> None:
+    """Tell the system what will be read (0: to the end), where it can be told."""
     if hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(fd, 0, 0, getattr(os, how))
+        os.posix_fadvise(fd, offset, size, os.POSIX_FADV_WILLNEED)
 
 
 def _whole(fd: int) -> bytes:
@@ -288,7 +314,7 @@ def _sync_folder(folder: Path) -> None:
 
 def io_pool() -> ThreadPoolExecutor:
     """Threads that read; more than one keeps the disk busy while a checksum is computed."""
-    return ThreadPoolExecutor(max_workers=8, thread_name_prefix="precollapse-read")
+    return ThreadPoolExecutor(max_workers=4, thread_name_prefix="precollapse-read")
 
 
 @contextlib.contextmanager

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 from ..errors import RequestError, StoreError
-from .files import attempt
+from .files import Handle, attempt
 
 _THREADS = 32
 
@@ -118,9 +118,10 @@ class ObjectFiles:
         with ThreadPoolExecutor(min(_THREADS, len(names))) as pool:
             return list(pool.map(one, names))
 
-    @contextlib.contextmanager
-    def reading(self, name: str, scattered: bool = False) -> Iterator[Callable[[int, list[Any]], None]]:
-        yield lambda offset, buffers: self.read_into(name, offset, buffers)
+    def open(self, name: str) -> Handle:
+        if self.size(name) is None:
+            raise FileNotFoundError(errno.ENOENT, "no such object", f"{self.path}/{name}")
+        return _ObjectHandle(self, name)
 
     def read_into(self, name: str, offset: int, buffers: list[Any]) -> None:
         views = [memoryview(buffer).cast("B") for buffer in buffers]
@@ -185,6 +186,21 @@ class ObjectFiles:
     def remove(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError), self._errors():
             self._api.delete(self._store, name)
+
+
+class _ObjectHandle:
+    def __init__(self, files: ObjectFiles, name: str) -> None:
+        self._files = files
+        self._name = name
+
+    def expect(self, offset: int, size: int) -> None:
+        """A service has no read-ahead."""
+
+    def read_into(self, offset: int, buffers: list[Any]) -> None:
+        self._files.read_into(self._name, offset, buffers)
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 def _first_line(error: BaseException) -> str:

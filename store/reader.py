@@ -7,6 +7,7 @@ picked out of a large chunk is the rest of it neither read nor checked.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
@@ -22,7 +23,7 @@ from ..errors import RequestError, StoreError
 from . import tables, tensors
 from .commits import Commit, read_commits
 from .dtypes import returned_type, stored_type, to_returned
-from .files import Files, io_pool, open_files
+from .files import Files, Handle, io_pool, open_files
 from .layout import FAILED, FORMAT, ArraySpec, Geometry, blob_name, ragged_name, table_name
 from .notes import read_notes
 from .opening import check_whole, read_plan
@@ -32,6 +33,7 @@ from .sealed import crc32c, unseal
 if TYPE_CHECKING:
     import pandas as pd
 
+_FEW_LAYERS = 4
 _SPARSE = 4
 """Rows are read one by one, and then unchecked, when fewer than one in this many rows of a chunk is wanted."""
 
@@ -113,6 +115,11 @@ class _Snapshot:
                     error
                 )
         raise StoreError(f"{self.files.path}/{name} is gone. Run `precollapse repair` to have its shard done again.")
+
+    def checksums(self, shard: int, name: str) -> str:
+        """Checksums of the chunks of a Zarr shard, eight hexadecimal digits each."""
+        file = self.commits[shard].files.get(name)
+        return (file.chunks or "") if file else ""
 
     def fill(self, shard: int, name: str, offset: int, buffers: list[Any]) -> None:
         """Fill buffers from byte `offset` of a file of a shard."""
@@ -537,75 +544,115 @@ class Run:
                 flat = values.reshape(len(values), spec.n_layers, width)
                 out[positions] = to_returned(flat[local][:, wanted], spec.dtype)
         else:
-            groups = list(self._groups())
-            read = partial(self._read_shard, name, spec, wanted, out)
-            if len(groups) == 1:
-                read(groups[0])
-            elif groups:
-                with io_pool() as pool:
-                    for _ in pool.map(read, groups):
-                        pass
+            self._read_jobs([self._job(name, spec, group) for group in self._groups()], wanted, out)
         shape = spec.shape if layers is None else (len(wanted), *spec.inner_shape)
         return out.reshape(len(self), *shape)
 
-    def _read_shard(
-        self,
-        name: str,
-        spec: ArraySpec,
-        layers: list[int],
-        out: np.ndarray,
-        group: tuple[int, np.ndarray, np.ndarray],
-    ) -> None:
-        """Fill `out[positions]` with the layers of one shard, front to back through one handle."""
+    def _job(self, name: str, spec: ArraySpec, group: tuple[int, np.ndarray, np.ndarray]) -> _Job:
         shard, local, positions = group
         cell = self.plan.cell_of(shard)
         geometry = self._snapshot.run.geometry[cell.index, name]
         file = f"{cell.folder}/{name}/{geometry.chunk_key(shard - cell.first_shard)}"
         parts = []
-        for number in np.unique(local // geometry.chunk_rows).tolist():
-            inside = local // geometry.chunk_rows == number
+        numbers = local // geometry.chunk_rows
+        for number in np.unique(numbers).tolist():
+            inside = numbers == number
             parts.append((number, local[inside] - number * geometry.chunk_rows, positions[inside]))
-        sparse = len(local) * _SPARSE < geometry.chunk_rows * len(parts)
+        return _Job(
+            shard=shard,
+            file=file,
+            geometry=geometry,
+            parts=parts,
+            sparse=len(local) * _SPARSE < geometry.chunk_rows * len(parts),
+            checksums=self._snapshot.checksums(shard, file),
+        )
 
-        def use(place: str) -> None:
-            with self._snapshot.files.reading(place, scattered=sparse or len(layers) == 1) as fill:
-                for number, rows, targets in parts:
-                    for slot, layer in enumerate(layers):
-                        start = geometry.chunk_offset(number, layer)
-                        if sparse:
-                            _fill_rows(fill, start, rows, out, targets, slot, spec)
-                        else:
-                            self._fill_chunk(fill, shard, file, geometry, (number, layer), rows, out, targets, slot)
+    def _read_jobs(self, jobs: list[_Job], layers: list[int], out: np.ndarray) -> None:
+        """Few layers: tell the disk of all reads, then do them. Many: whole files, several at a time."""
+        files, read = self._snapshot.files, partial(self._read_job, layers=layers, out=out)
+        if files.immediate and len(layers) <= _FEW_LAYERS:
+            for first in range(0, len(jobs), 64):
+                some = jobs[first : first + 64]
+                with contextlib.ExitStack() as stack:
+                    handles = []
+                    for job in some:
+                        handle = self._snapshot.located(job.shard, job.file, files.open)
+                        stack.callback(handle.close)
+                        handles.append(handle)
+                        for offset, size in job.ranges(layers):
+                            handle.expect(offset, size)
+                    for job, handle in zip(some, handles, strict=True):
+                        self._fill_job(job, handle, layers, out)
+        elif len(jobs) == 1:
+            read(jobs[0])
+        elif jobs:
+            with io_pool() as pool:
+                for _ in pool.map(read, jobs):
+                    pass
 
-        self._snapshot.located(shard, file, use)
+    def _read_job(self, job: _Job, layers: list[int], out: np.ndarray) -> None:
+        handle = self._snapshot.located(job.shard, job.file, self._snapshot.files.open)
+        with contextlib.closing(handle):
+            self._fill_job(job, handle, layers, out)
+
+    def _fill_job(self, job: _Job, handle: Handle, layers: list[int], out: np.ndarray) -> None:
+        """Fill `out[positions]` with the layers of one shard, front to back through one handle."""
+        for number, rows, targets in job.parts:
+            for slot, layer in enumerate(layers):
+                if job.sparse:
+                    _fill_rows(handle, job.geometry, number, layer, rows, out, targets, slot)
+                else:
+                    self._fill_chunk(handle, job, number, layer, rows, out, targets, slot)
 
     def _fill_chunk(
         self,
-        fill: Callable[[int, list[Any]], None],
-        shard: int,
-        file: str,
-        geometry: Geometry,
-        place: tuple[int, int],
+        handle: Handle,
+        job: _Job,
+        number: int,
+        layer: int,
         rows: np.ndarray,
         out: np.ndarray,
         targets: np.ndarray,
         slot: int,
     ) -> None:
         """Read a chunk, check it against the commit, and put its `rows` to `out[targets, slot]`."""
-        number, layer = place
-        spec, size = geometry.spec, geometry.chunk_bytes
+        geometry, spec = job.geometry, job.geometry.spec
         whole = len(rows) == geometry.chunk_rows and spec.dtype != "bfloat16"
         direct = whole and out.shape[1] == 1 and bool((np.diff(targets) == 1).all())
-        data = out[targets[0] : targets[-1] + 1].reshape(-1).view(np.uint8) if direct else _scratch(size)
+        if direct:
+            data = out[targets[0] : targets[-1] + 1].reshape(-1).view(np.uint8)
+        else:
+            data = _scratch(geometry.chunk_bytes)
         stated = bytearray(4)
-        fill(geometry.chunk_offset(number, layer), [data, stated])
-        record = self._snapshot.commits[shard].files[file].chunks or ""
+        handle.read_into(geometry.chunk_offset(number, layer), [data, stated])
         index = number * spec.n_layers + layer
-        if f"{crc32c(data):08x}" != record[8 * index : 8 * index + 8]:
-            raise self._snapshot.damaged(file)
+        if f"{crc32c(data):08x}" != job.checksums[8 * index : 8 * index + 8]:
+            raise self._snapshot.damaged(job.file)
         if not direct:
             bits = data.view(stored_type(spec.dtype)).reshape(geometry.chunk_rows, -1)
             out[_span(targets), slot] = to_returned(bits[_span(rows)], spec.dtype)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What is wanted of one shard of one array: for each row group its number, the rows in it, and where they go."""
+
+    shard: int
+    file: str
+    geometry: Geometry
+    parts: list[tuple[int, np.ndarray, np.ndarray]]
+    sparse: bool
+    checksums: str
+
+    def ranges(self, layers: list[int]) -> Iterator[tuple[int, int]]:
+        """(byte, size) of each read."""
+        for number, rows, _ in self.parts:
+            for layer in layers:
+                start, size = self.geometry.chunk_offset(number, layer), self.geometry.spec.inner_bytes
+                if self.sparse:
+                    yield from ((start + first * size, (last - first) * size) for first, last in _stretches(rows))
+                else:
+                    yield start, self.geometry.chunk_bytes + 4
 
 
 _LOCAL = threading.local()
@@ -624,20 +671,32 @@ def _span(rows: np.ndarray) -> slice | np.ndarray:
     return slice(int(rows[0]), int(rows[-1]) + 1) if bool((np.diff(rows) == 1).all()) else rows
 
 
+def _stretches(rows: np.ndarray) -> Iterator[tuple[int, int]]:
+    """[first, last) of each stretch of ascending rows that follow one another."""
+    cuts = [0, *(np.flatnonzero(np.diff(rows) != 1) + 1).tolist(), len(rows)]
+    for first, last in zip(cuts[:-1], cuts[1:], strict=True):
+        yield int(rows[first]), int(rows[last - 1]) + 1
+
+
 def _fill_rows(
-    fill: Callable[[int, list[Any]], None],
-    start: int,
+    handle: Handle,
+    geometry: Geometry,
+    number: int,
+    layer: int,
     rows: np.ndarray,
     out: np.ndarray,
     targets: np.ndarray,
     slot: int,
-    spec: ArraySpec,
 ) -> None:
-    """Read single rows of the chunk that starts at byte `start` to `out[targets, slot]`, without reading the rest."""
-    bits = np.empty((len(rows), spec.inner_bytes // stored_type(spec.dtype).itemsize), stored_type(spec.dtype))
-    cuts = [0, *(np.flatnonzero(np.diff(rows) != 1) + 1).tolist(), len(rows)]
-    for first, last in zip(cuts[:-1], cuts[1:], strict=True):
-        fill(start + int(rows[first]) * spec.inner_bytes, [bits[first:last]])
+    """Read single rows of a chunk to `out[targets, slot]`, without reading the rest."""
+    spec = geometry.spec
+    start = geometry.chunk_offset(number, layer)
+    kind = stored_type(spec.dtype)
+    bits = np.empty((len(rows), spec.inner_bytes // kind.itemsize), kind)
+    done = 0
+    for first, last in _stretches(rows):
+        handle.read_into(start + first * spec.inner_bytes, [bits[done : done + last - first]])
+        done += last - first
     out[targets, slot] = to_returned(bits, spec.dtype)
 
 

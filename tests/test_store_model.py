@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from hypothesis import HealthCheck, settings, strategies
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
 from precollapse import store
 from precollapse.errors import RequestError
 from precollapse.store import files as store_files

@@ -12,6 +12,7 @@ import uuid
 
 import numpy as np
 import pytest
+
 from precollapse import store
 from precollapse.errors import RequestError, StoreError
 

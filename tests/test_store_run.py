@@ -488,9 +488,9 @@ def test_describe_is_json_and_counts_bytes(run):
 def test_xarray_reads_only_what_is_used(run, monkeypatch):
     pytest.importorskip("xarray", reason="xarray is not installed")
     reads = []
-    original = type(run)._read_shard
+    original = type(run)._job
     monkeypatch.setattr(
-        type(run), "_read_shard", lambda self, name, *rest: (reads.append(name), original(self, name, *rest))[1]
+        type(run), "_job", lambda self, name, *rest: (reads.append(name), original(self, name, *rest))[1]
     )
     data = run.to_xarray()
     assert reads == []
