@@ -538,8 +538,8 @@ def model_name(run: RunLike) -> str:
 
 
 def _site(run: RunLike, asked: str) -> str:
-    if asked in run.sites or (asked == Settings.site and not run.sites):
-        return asked  # a run without any states still has entropies and outcomes
+    if asked in run.sites or asked == Settings.site:
+        return asked  # a run that did not keep it still has entropies and outcomes
     known = ", ".join(run.sites) or "none with layers"
     raise RequestError(f"The run holds no site {asked!r}; it holds: {known}.")
 
