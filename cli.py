@@ -10,8 +10,10 @@ import argparse
 import json
 import os
 import re
+import shlex
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,9 +23,15 @@ from .errors import PrecollapseError, RequestError
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning  # type: ignore[assignment]
+        return _main(sys.argv[1:] if argv is None else argv)
+
+
+def _main(argv: Sequence[str]) -> int:
     parser = build_parser()
     try:
-        arguments = parser.parse_args(_joined(sys.argv[1:] if argv is None else argv))
+        arguments = parser.parse_args(_joined(argv))
         if arguments.command is None:
             parser.print_help(sys.stderr)
             return 2
@@ -51,6 +59,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
+
+
+def _show_warning(message: Warning | str, *_where: Any, **_more: Any) -> None:
+    """A warning as one line, without the place in the code that gave it."""
+    print(f"precollapse: note: {message}", file=sys.stderr)
 
 
 def _joined(argv: Sequence[str]) -> list[str]:
@@ -248,7 +261,7 @@ def _run(a: argparse.Namespace) -> int:
     else:
         print(as_text(table))
         print(
-            f"\n{a.out}: {run.progress.states} of {run.progress.states_total} states. Next: precollapse report {a.out} --out {Path(a.out).stem}-report"
+            f"\n{a.out}: {run.progress.states} of {run.progress.states_total} states. Next: precollapse report {shlex.quote(str(a.out))} --out {shlex.quote(Path(a.out).stem + '-report')}"
         )
     return 1 if run.failed_cells or not run.progress.complete else 0
 
@@ -442,7 +455,7 @@ def _trajectories(a: argparse.Namespace) -> int:
         )
     else:
         print(as_text(table))
-        print(f"\nNext: precollapse report {a.out} --out {Path(a.out).stem}-report")
+        print(f"\nNext: precollapse report {shlex.quote(str(a.out))} --out {shlex.quote(Path(a.out).stem + '-report')}")
     return 1 if run.failed_cells or not run.progress.complete else 0
 
 
@@ -614,7 +627,10 @@ def _info(a: argparse.Namespace) -> int:
         + (f", {rate:.2f} states/s" if rate else ""),
         "model": " ".join(str(capture[k]) for k in ("model", "dtype", "device", "backend") if capture.get(k)),
         "arrays": ", ".join(f"{name} {tuple(spec['shape'])} {spec['dtype']}" for name, spec in facts["arrays"].items()),
-        "faults": "; ".join(map(str, facts["faults"])) or "none seen (precollapse verify reads every byte)",
+        "faults": "; ".join(
+            map(str, facts["faults"].values() if isinstance(facts["faults"], dict) else facts["faults"])
+        )
+        or "none seen (precollapse verify reads every byte)",
     }
     for name, value in lines.items():
         if value:
@@ -670,8 +686,13 @@ def _repair(a: argparse.Namespace) -> int:
     done = repair(a.run)
     if a.json:
         _print_json(dataclasses.asdict(done))
-    else:
-        print(done)
+        return 0
+    print(
+        f"{a.run}: {len(done.withdrawn)} damaged shards taken back, {len(done.rewritten)} metadata files written anew, "
+        f"{done.moved} files moved to their place, {done.removed} leftovers removed, {done.kept} left alone"
+    )
+    if done.withdrawn:
+        print("the command that made the run makes the missing shards again")
     return 0
 
 
@@ -755,8 +776,13 @@ def _caps(text: str | None) -> int | dict[str, int] | None:
         if "=" not in text:
             return int(text)
         pairs = [part.split("=") for part in _names(text)]
+        names = [name for name, _ in pairs]
+        if len(set(names)) != len(names):
+            raise RequestError(f"--max-new-tokens {text!r} names a regime twice; give one cap each")
         return {name: int(value) for name, value in pairs}
     except ValueError as error:
+        if isinstance(error, RequestError):
+            raise
         raise RequestError(
             f"--max-new-tokens {text!r} is neither a number nor regime=number,...; write for example 160 or baseline=50,cot=160"
         ) from error

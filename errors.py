@@ -20,7 +20,15 @@ class RequestError(PrecollapseError, ValueError):
 
 
 class CaptureError(PrecollapseError, RuntimeError):
-    """A capture did not get exactly the rows that were asked for, or the load gate found wrong numbers."""
+    """A capture did not get exactly the rows that were asked for, or the load gate found wrong numbers.
+
+    Attributes
+    ----------
+    prompt : int or None
+        Which prompt of the call it was, where it was one.
+    """
+
+    prompt: int | None = None
 
 
 class StoreError(PrecollapseError, RuntimeError):

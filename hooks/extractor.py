@@ -6,6 +6,7 @@ are kept; and that the same call gives the same numbers again.
 
 from __future__ import annotations
 
+import numbers
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -269,6 +270,30 @@ class Extractor:
         pieces = list(self.stream(rendered, sites, layers, attention, options, top_k, spans, positions=positions))
         return join(pieces, len(rendered))
 
+    def check_request(
+        self, sites: Sequence[str] | str, layers: Any, attention: str, top_k: int, keep_cache: bool
+    ) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        """The sites and layers asked for, after refusing whatever this model or backend cannot give.
+
+        Raises
+        ------
+        RequestError
+            Naming what was asked and what exists.
+        """
+        names = resolve_sites(sites, self.backend.architecture, self.backend.sites, self.backend.name)
+        chosen = resolve_layers(layers, self.n_layers)
+        if attention not in _ATTENTION:
+            raise RequestError(f"attention={attention!r} is unknown; choose from {', '.join(_ATTENTION)}")
+        if attention != "none" and not self.backend.gives_attention:
+            raise RequestError(f"backend {self.backend.name!r} gives no attention rows for {self.backend.architecture.model_type} models ({why_no_attention(self.backend.architecture)}); use attention='none'")
+        if keep_cache and not self.backend.gives_cache:
+            raise RequestError(f"backend {self.backend.name!r} gives no cache, so generation cannot go on from its capture")
+        head: Any = self.backend.architecture.head
+        vocabulary = int(head.weight.shape[0]) if hasattr(head, "weight") else len(self.tokenizer)
+        if isinstance(top_k, bool) or not isinstance(top_k, int) or not 0 <= top_k <= vocabulary:
+            raise RequestError(f"top_k must be a whole number between 0 and the vocabulary size {vocabulary}, found {top_k!r}")
+        return names, chosen
+
     def stream(
         self,
         rendered: Sequence[Rendered],
@@ -285,18 +310,7 @@ class Extractor:
 
         Arguments are those of `capture`, with prompts already rendered; they are all checked before the first batch runs.
         """
-        names = resolve_sites(sites, self.backend.architecture, self.backend.sites, self.backend.name)
-        chosen = resolve_layers(layers, self.n_layers)
-        if attention not in _ATTENTION:
-            raise RequestError(f"attention={attention!r} is unknown; choose from {', '.join(_ATTENTION)}")
-        if attention != "none" and not self.backend.gives_attention:
-            raise RequestError(f"backend {self.backend.name!r} gives no attention rows for {self.backend.architecture.model_type} models ({why_no_attention(self.backend.architecture)}); use attention='none'")
-        if keep_cache and not self.backend.gives_cache:
-            raise RequestError(f"backend {self.backend.name!r} gives no cache, so generation cannot go on from its capture")
-        head: Any = self.backend.architecture.head
-        vocabulary = int(head.weight.shape[0]) if hasattr(head, "weight") else len(self.tokenizer)
-        if not 0 <= top_k <= vocabulary:
-            raise RequestError(f"top_k must lie between 0 and the vocabulary size {vocabulary}, found {top_k}")
+        names, chosen = self.check_request(sites, layers, attention, top_k, keep_cache)
         if not rendered:
             raise RequestError("no prompts were given; give at least one")
         self._refuse_long(rendered)
@@ -473,8 +487,8 @@ class Extractor:
     def _option_forms(self, options: Any, n: int) -> list[OptionForms | None] | None:
         if options is None:
             return None
-        if isinstance(options, str):
-            raise RequestError(f"options must be a tuple of strings such as ('A', 'B'), found the string {options!r}")
+        if isinstance(options, str) or not isinstance(options, Sequence):
+            raise RequestError(f"options must be a tuple of strings such as ('A', 'B'), or a list of such tuples, found {options!r}")
         if all(isinstance(o, str) for o in options):
             return [option_forms(self.tokenizer, options)] * n
         if len(options) != n:
@@ -482,6 +496,8 @@ class Extractor:
         known: dict[tuple[str, ...], OptionForms] = {}
         out: list[OptionForms | None] = []
         for i, o in enumerate(options):
+            if o is not None and (isinstance(o, str) or not isinstance(o, Sequence)):
+                raise RequestError(f"options of prompt {i} must be a tuple of strings or None, found {o!r}")
             key = None if o is None else tuple(o)
             if key is not None and key not in known:
                 known[key] = option_forms(self.tokenizer, key, f"options of prompt {i}")
@@ -499,6 +515,9 @@ class Extractor:
             return [{} for _ in rendered]
         if len(spans) != len(rendered):
             raise RequestError(f"spans has {len(spans)} entries for {len(rendered)} prompts; give one dict per prompt")
+        taken = {"entropy_bits", "first_token", "rest"} & {name for own in spans for name in own}
+        if taken:
+            raise RequestError(f"a span may not be named {sorted(taken)[0]!r}, which the summary uses itself; give it another name")
         return [
             {name: self.renderer.columns(r, start, end, f"span {name!r} of prompt {i}") for name, (start, end) in own.items()}
             for i, (r, own) in enumerate(zip(rendered, spans, strict=True))
@@ -510,15 +529,19 @@ class Extractor:
             if bool(bad.any()):
                 where = bad.nonzero()[0].tolist()
                 place = f" at layer {layers[where[-2 if site != 'z' else -3]]}" if site != "final_norm" else ""
-                raise CaptureError(
-                    f"{site}{place} of prompt {batch.rows[where[0]]} is not finite in {str(rows.dtype).removeprefix('torch.')} (the numbers overflowed); "
-                    "load the model with dtype='bfloat16' or 'float32'"
-                )
+                raise _not_finite(f"{site}{place}", rows, batch.rows[where[0]])
         bad_rows = (~torch.isfinite(entropy)).nonzero()
         if len(bad_rows):
-            raise CaptureError(
-                f"the next-token distribution of prompt {batch.rows[int(bad_rows[0])]} is not finite in {self.model.dtype}; load the model with dtype='bfloat16' or 'float32'"
-            )
+            raise _not_finite("the next-token distribution", torch.empty(0, dtype=self.model.dtype), batch.rows[int(bad_rows[0])])
+
+
+def _not_finite(what: str, rows: torch.Tensor, prompt: int) -> CaptureError:
+    """The error for values that are no numbers; `prompt` says which, for callers that know it by another name."""
+    narrow = rows.dtype == torch.float16
+    why = "float16 overflows there: load the model with dtype='bfloat16' or 'float32'" if narrow else "its weights or its arithmetic give NaN or infinity there: check the model's files"
+    error = CaptureError(f"{what} of prompt {prompt} is not finite in {str(rows.dtype).removeprefix('torch.')}; {why}")
+    error.prompt = prompt
+    return error
 
 
 def as_prompts(prompts: Any, renderer: Renderer) -> list[Any]:
@@ -534,16 +557,22 @@ def as_prompts(prompts: Any, renderer: Renderer) -> list[Any]:
     if isinstance(prompts, Mapping):
         if "input_ids" not in prompts:
             raise RequestError(f"prompts is a mapping with keys {sorted(prompts)}; give one with input_ids and attention_mask, or a list of prompts")
-        ids = torch.as_tensor(prompts["input_ids"])
         mask = prompts.get("attention_mask")
         if mask is None:
-            return as_prompts(ids, renderer)
-        mask = torch.as_tensor(mask)
+            return as_prompts(prompts["input_ids"], renderer)
+        try:
+            ids, mask = torch.as_tensor(prompts["input_ids"]), torch.as_tensor(mask)
+        except (TypeError, ValueError) as error:
+            raise RequestError(f"input_ids and attention_mask must be rectangular [batch, tokens] ({error}); or give lists of token ids without padding") from error
         if mask.shape != ids.shape or ids.ndim != 2:
             raise RequestError(f"input_ids {list(ids.shape)} and attention_mask {list(mask.shape)} must both be [batch, tokens] and equal in shape")
         return [row[keep.bool()].tolist() for row, keep in zip(ids, mask, strict=True)]
+    if isinstance(prompts, np.ndarray) and prompts.dtype.kind in "UO":
+        prompts = prompts.tolist()
     if isinstance(prompts, torch.Tensor | np.ndarray):
         ids = torch.as_tensor(prompts)
+        if ids.ndim not in (1, 2) or ids.is_floating_point() or ids.is_complex():
+            raise RequestError(f"a tensor of prompts must hold integers [tokens] or [batch, tokens], found {ids.dtype} of shape {list(ids.shape)}")
         rows = [ids.tolist()] if ids.ndim == 1 else ids.tolist()
         pad = getattr(renderer.tokenizer, "pad_token_id", None)
         if len(rows) > 1 and pad is not None and any(row and pad in (row[0], row[-1]) for row in rows):
@@ -551,12 +580,17 @@ def as_prompts(prompts: Any, renderer: Renderer) -> list[Any]:
                 f"prompts is a token tensor without a mask in which rows start or end with the pad token {pad}; pass {{'input_ids': ..., 'attention_mask': ...}} or lists without padding"
             )
         return rows
-    if not isinstance(prompts, Sequence):
+    if not isinstance(prompts, Sequence) or isinstance(prompts, bytes | bytearray):
         raise RequestError(f"prompts is a {type(prompts).__name__}; give a string, chat messages, token ids, or a list of these")
     items = list(prompts)
-    if items and (all(isinstance(p, Mapping) and "role" in p for p in items) or all(isinstance(p, int) for p in items)):
+    if items and (all(isinstance(p, Mapping) and "role" in p for p in items) or all(_is_id(p) for p in items)):
         return [items]
     return items
+
+
+def _is_id(value: Any) -> bool:
+    """Whether a value is one token id: an integer of Python, numpy or torch."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool) or isinstance(value, torch.Tensor) and value.ndim == 0
 
 
 def _attention_rows(attention: list[torch.Tensor | None] | None, batch: Batch, lengths: list[int]) -> list[torch.Tensor]:

@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -125,10 +125,9 @@ def load(source: ModelSource, dtype: str = "auto", device: str | None = None) ->
     RequestError
         If the model cannot be found or read, or is not a decoder-only language model.
     """
-    import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-    where = torch.device(device) if device else torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    where = torch_device(device)
     wanted = _torch_dtype(dtype, where.type)
     location = str(converted(source)) if source.kind == "gguf" else source.location
     options: dict[str, Any] = {"revision": source.revision} if source.kind == "hub" else {"local_files_only": True}
@@ -146,6 +145,39 @@ def load(source: ModelSource, dtype: str = "auto", device: str | None = None) ->
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise RequestError(f"model {source.name!r} could not be loaded ({_first_line(error)}); check that its files are complete") from error
     return model.to(where).eval().requires_grad_(False), tokenizer
+
+
+def torch_device(name: str | None) -> Any:
+    """The torch device of that name; None is the first CUDA device, else the CPU.
+
+    Raises
+    ------
+    RequestError
+        If there is no such kind of device, or not on this machine.
+    """
+    import torch
+
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise RequestError(f"device {name!r} cannot be used here ({_first_line(error)}); choose cpu, or a device that this machine has") from error
+    return device
+
+
+def pinned(source: ModelSource) -> ModelSource:
+    """The same source with a Hub branch or tag replaced by the commit that it stands for now."""
+    if source.kind != "hub":
+        return source
+    from transformers import AutoConfig
+
+    try:
+        commit = getattr(AutoConfig.from_pretrained(source.location, revision=source.revision), "_commit_hash", None)
+    except (OSError, ValueError, KeyError):
+        return source  # `load` says what is wrong
+    return source if commit is None else replace(source, revision=str(commit))
 
 
 def refuse_unsupported(config: Any, name: str) -> None:
@@ -232,19 +264,41 @@ def _file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+_IDENTITY = (".safetensors", ".bin", ".json", ".jinja", ".txt", ".model", ".tiktoken")
+
+
 def _folder_revision(folder: Path) -> str:
-    """Identity of a local model: its conversion record, else names and sizes of the weights and the config's text."""
-    record = folder / "conversion.json"
-    if record.exists():
-        return f"sha256:{_file_digest(record)}"
-    digest = hashlib.sha256((folder / "config.json").read_bytes())
-    for path in sorted(folder.glob("*.safetensors")) + sorted(folder.glob("*.bin")):
-        digest.update(f"{path.name}:{path.stat().st_size}".encode())
-        with open(path, "rb") as file:  # first and last megabyte: two fine-tunes of one shape differ there
-            digest.update(file.read(1 << 20))
-            file.seek(max(0, path.stat().st_size - (1 << 20)))
-            digest.update(file.read(1 << 20))
+    """Identity of a local model: the content of every file that decides its numbers or its prompts.
+
+    Weights, config, generation config, tokenizer and chat template all count: a study that was resumed with any of them changed
+    would mix two models.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(p for p in folder.iterdir() if p.is_file() and p.suffix in _IDENTITY):
+        digest.update(f"{path.name}:{_remembered_digest(path)}\n".encode())
     return f"sha256:{digest.hexdigest()}"
+
+
+def _remembered_digest(path: Path) -> str:
+    """SHA-256 of a file; of a large one remembered by path, size and time of change, so that it is read once."""
+    facts = path.stat()
+    if facts.st_size < 16 << 20:
+        return _file_digest(path)
+    name = hashlib.sha256(f"{path.resolve()}\n{facts.st_size}\n{facts.st_mtime_ns}".encode()).hexdigest()
+    memory = cache_folder() / "digests" / name
+    try:
+        known = memory.read_text().strip()
+        if len(known) == 64:
+            return known
+    except OSError:
+        pass
+    found = _file_digest(path)
+    try:
+        memory.parent.mkdir(parents=True, exist_ok=True)
+        memory.write_text(found)
+    except OSError:
+        pass  # it is only a memory; next time the file is read again
+    return found
 
 
 def _torch_dtype(name: str, device_type: str) -> Any:

@@ -38,6 +38,8 @@ def option_forms(tokenizer: Any, labels: Sequence[str], where: str = "options") 
     RequestError
         If fewer than two options are given, two are the same or share a token, or one has no one-token form.
     """
+    if not all(isinstance(label, str) for label in labels):
+        raise RequestError(f"{where} must be strings, found {list(labels)!r}; write for example ('1', '2')")
     labels = tuple(labels)
     if len(labels) < 2 or len(set(labels)) != len(labels):
         raise RequestError(f"{where} must be at least two different strings, found {list(labels)}")
@@ -52,7 +54,8 @@ def option_forms(tokenizer: Any, labels: Sequence[str], where: str = "options") 
                 found.append(int(ids[0]))
         for piece in (label, "\u2581" + label, "\u0120" + label):
             piece_id = tokenizer.get_vocab().get(piece) if found or len(label) == 1 else None
-            if piece_id is not None:
+            # byte-level vocabularies write byte 0xE9 as "é": only a piece that reads as the label is a form of it
+            if piece_id is not None and tokenizer.decode([piece_id]).strip() == label.strip():
                 found.append(int(piece_id))
         if not found:
             raise RequestError(f"option {label!r} of {where} is no single token for this tokenizer, with or without a leading space; use one-token options such as letters")

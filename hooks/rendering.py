@@ -42,6 +42,9 @@ class Rendered:
     offset: int = 0
 
 
+_MARK = "\ue0f1precollapse\ue0f2"
+
+
 class Renderer:
     """Turns prompts into token ids for one tokenizer.
 
@@ -96,7 +99,8 @@ class Renderer:
             return self._checked(self._raw(prompt, where), where)
         if isinstance(prompt, Mapping):
             raise RequestError(f"{where} is a single message or mapping; give a list of messages [{{'role': ..., 'content': ...}}], a string or token ids")
-        items = list(prompt) if isinstance(prompt, Sequence) or hasattr(prompt, "tolist") else None
+        readable = (isinstance(prompt, Sequence) or getattr(prompt, "ndim", 0) == 1) and not isinstance(prompt, bytes | bytearray)
+        items = list(prompt) if readable else None
         if items is None:
             raise RequestError(f"{where} is a {type(prompt).__name__}; give a string, a list of chat messages or a list of token ids")
         if items and all(isinstance(m, Mapping) for m in items):
@@ -163,10 +167,28 @@ class Renderer:
         except Exception as error:  # a template is a program of its own and may raise anything (jinja2 included)
             raise RequestError(f"{where} was refused by the model's chat template ({error}); change its roles or messages") from error
         ids, text, count = self._encode(text)
-        content = str(messages[-1]["content"])
-        return Rendered(
-            ids, text, count, "chat", _hash(str(self.tokenizer.chat_template)), offset=text.rfind(content) if content else -1
-        )
+        offset = self._offset(messages, text)
+        return Rendered(ids, text, count, "chat", _hash(str(self.tokenizer.chat_template)), offset=offset)
+
+    def _offset(self, messages: list[Mapping[str, Any]], text: str) -> int:
+        """Where the last message's content starts in the rendered text, -1 where the template changed it.
+
+        Found by rendering once more with a content that occurs nowhere else: searching for the content itself would find a
+        short one inside the template's own words.
+        """
+        content = messages[-1]["content"]
+        if not isinstance(content, str) or not content.strip():
+            return -1
+        try:
+            marked = self.tokenizer.apply_chat_template(
+                [*messages[:-1], {**messages[-1], "content": _MARK}], tokenize=False, add_generation_prompt=True
+            )
+        except Exception:  # a template may refuse any content; then the spans of this prompt are unknown
+            return -1
+        place = marked.find(_MARK)
+        lead = 0 if text.startswith(content, place) else len(content) - len(content.lstrip())
+        found = place >= lead and text.startswith(content.strip() if lead else content.rstrip(), place)
+        return place - lead if found else -1
 
     def _ids(self, items: list[Any], where: str) -> Rendered:
         try:
@@ -189,7 +211,10 @@ class Renderer:
         return rendered
 
     def _encode(self, text: str) -> tuple[tuple[int, ...], str, int]:
-        ids = tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        try:
+            ids = tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        except (TypeError, UnicodeError) as error:
+            raise RequestError(f"a prompt could not be tokenised ({error}); it holds characters that are no valid Unicode text") from error
         if self._prefix and ids[: len(self._prefix)] != self._prefix and not (self.bos_id in self._prefix and ids[:1] == (self.bos_id,)):
             ids = self._prefix + ids
         return ids, text, self._leading_bos(ids)

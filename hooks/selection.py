@@ -5,8 +5,11 @@ Guarantees that a layer or site that does not exist is refused with what does ex
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Iterable
 from typing import Any
+
+import numpy as np
 
 from ..errors import RequestError
 from .architectures import Architecture
@@ -34,9 +37,9 @@ def resolve_layers(layers: Any, n_layers: int) -> tuple[int, ...]:
     """
     if isinstance(layers, str):
         return _checked([i for part in layers.split(",") for i in _parse(part.strip(), n_layers)], n_layers)
-    if isinstance(layers, bool) or layers is None:
+    if isinstance(layers, bool | np.bool_) or layers is None:
         raise RequestError(f"layers must be 'all', block numbers or fractions, found {layers!r}")
-    if isinstance(layers, int | float):
+    if isinstance(layers, numbers.Real):
         return _checked([_index(layers, n_layers)], n_layers)
     if isinstance(layers, Iterable):
         return _checked([_index(layer, n_layers) for layer in layers], n_layers)
@@ -51,6 +54,8 @@ def resolve_sites(sites: Any, architecture: Architecture, available: Iterable[st
     RequestError
         If a site is unknown, absent from this model, not given by this backend, or named twice.
     """
+    if sites is None or not isinstance(sites, str | Iterable):
+        raise RequestError(f"sites must be names such as ('resid_post',), or () for none, found {sites!r}")
     names = (sites,) if isinstance(sites, str) else tuple(sites)
     available = tuple(available)
     for name in names:
@@ -87,6 +92,8 @@ def _index(layer: Any, n_layers: int) -> int:
             raise RequestError(f"layer fraction {layer} is outside [0, 1]; 0.0 is the first block and 1.0 the last")
         return round(layer * (n_layers - 1))
     try:
+        if isinstance(layer, bool | np.bool_):
+            raise TypeError
         number = int(layer)
     except (TypeError, ValueError) as error:
         raise RequestError(f"layer {layer!r} is not a block number; the model has layers 0 to {n_layers - 1}") from error

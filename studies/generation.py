@@ -99,7 +99,8 @@ def continue_greedily(model: Any, tokenizer: Any, captured: CapturedBatch, max_n
         inputs: dict[str, Any] = {"input_ids": token[:, None], "use_cache": True, cache_name: cache}
         if mask is not None:
             mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
-            inputs["attention_mask"] = mask
+            if takes_mask(cache):
+                inputs["attention_mask"] = mask
         if "position_ids" in names:
             inputs["position_ids"] = positions[:, None]
         with passes.generated_pass([batch.rows[row] for row in rows.tolist()]):
@@ -112,6 +113,16 @@ def continue_greedily(model: Any, tokenizer: Any, captured: CapturedBatch, max_n
         positions = positions + 1
     texts = tokenizer.batch_decode(written, skip_special_tokens=True)
     return [Output(tuple(ids), text, cut) for ids, text, cut in zip(written, texts, truncated, strict=True)]
+
+
+def takes_mask(cache: Any) -> bool:
+    """Whether a step that goes on from this cache needs the mask of what came before.
+
+    Keys and values of padding must stay hidden. A purely recurrent state holds no columns that could be hidden: its
+    padding was left out when the prompt was read, and Mamba multiplies the one new token by the whole mask if it is given.
+    """
+    layers = getattr(cache, "layers", None)
+    return not layers or any(isinstance(getattr(layer, "keys", None), torch.Tensor) for layer in layers)
 
 
 def _select(cache: Any, keep: torch.Tensor) -> bool:

@@ -7,6 +7,7 @@ does not apply (an option entropy of a free-response item, an answer when nothin
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +15,10 @@ import numpy as np
 import torch
 
 from .. import store
-from ..errors import RequestError
+from ..errors import CaptureError, RequestError
 from ..hooks import CapturedBatch, Extractor, States, join
 from ..hooks.options import option_forms
 from ..hooks.rendering import Rendered
-from ..hooks.selection import resolve_layers, resolve_sites
 from ..kernels import Moments
 from . import benchmarks, grading, prompts
 from .config import StudyConfig
@@ -106,7 +106,7 @@ class Recipe:
         RequestError
             If the model lacks a site or layer, or an option is no single token for it.
         """
-        resolve_sites(config.sites, extractor.backend.architecture, extractor.backend.sites, extractor.backend.name)
+        _, layers = extractor.check_request(config.sites, config.layers, config.attention, config.top_k, False)
         known = config.regime_table()
         labels = {tuple(w.item.choices) for w in work if w.item.choices is not None}
         for own in sorted(labels):
@@ -118,7 +118,7 @@ class Recipe:
             config,
             extractor,
             {regime: config.cap(regime, known) for regime in config.regimes},
-            resolve_layers(config.layers, extractor.n_layers),
+            layers,
             dtype,
             max((len(own) for own in labels), default=0),
         )
@@ -202,7 +202,7 @@ def _run(recipe: Recipe, members: list[tuple[Work, Rendered]], bar: Any) -> tupl
     )
     outputs: list[Output | None] = [None] * len(members)
     pieces = []
-    for captured in stream:
+    for captured in _named(stream, members):
         if config.generate:
             begun = captured if captured.cache is not None else extractor.prefill(captured)
             made = continue_greedily(extractor.model, extractor.tokenizer, begun, recipe.caps[members[0][0].regime])
@@ -212,6 +212,16 @@ def _run(recipe: Recipe, members: list[tuple[Work, Rendered]], bar: Any) -> tupl
         if bar is not None:
             bar.update(len(captured.batch.rows))
     return join(pieces, len(members)), outputs
+
+
+def _named(stream: Iterator[CapturedBatch], members: list[tuple[Work, Rendered]]) -> Iterator[CapturedBatch]:
+    """The stream, with an error about one prompt naming the state instead of its place in the shard."""
+    try:
+        yield from stream
+    except CaptureError as error:
+        if error.prompt is None:
+            raise
+        raise CaptureError(f"{members[error.prompt][0].id}: {error}") from error
 
 
 def _spans(w: Work) -> dict[str, tuple[int, int]]:

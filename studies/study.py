@@ -10,10 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import warnings
 from collections.abc import Mapping
 from typing import Any
-
-import torch
 
 from .. import store
 from ..errors import RequestError
@@ -58,7 +57,11 @@ def run_study(config: StudyConfig, *, progress: bool = True, extractor: Extracto
     """
     known = config.regime_table()
     work = plan_work(config, known)
-    source = hook_models.resolve(config.model, config.revision)
+    source = hook_models.pinned(hook_models.resolve(config.model, config.revision))
+    if extractor is not None and extractor.source is not None and extractor.source.revision != source.revision:
+        raise RequestError(
+            f"the extractor holds {extractor.source.name} ({extractor.source.revision}), but the study is of {config.model} ({source.revision}); give the same model to both"
+        )
     asked = full_settings(config, known, work, source)
     out = os.fspath(config.out)
     existing = started_run(out)
@@ -120,8 +123,7 @@ def full_settings(
 ) -> dict[str, Any]:
     """Every setting that decides a number, with the identity of the model, the items and the templates."""
     asked = settings(config)
-    cuda = torch.cuda.is_available()
-    device_type = torch.device(config.device).type if config.device else ("cuda" if cuda else "cpu")
+    device_type = hook_models.torch_device(config.device).type
     asked["model"] = f"{source.location}@{source.revision}" if source.kind == "hub" else source.revision
     asked["device_type"] = device_type
     asked["batch_tokens"] = config.batch_tokens or default_batch_tokens(device_type)
@@ -146,6 +148,13 @@ def render_work(config: StudyConfig, work: list[Work], extractor: Extractor) -> 
     RequestError
         If a prompt (with its output cap, when generating) does not fit the context; named by id.
     """
+    special = [t for t in extractor.tokenizer.all_special_tokens if t]
+    forged = [w.id for w in work if any(token in w.prompt.text for token in special)]
+    if forged:
+        warnings.warn(
+            f"{len(forged)} prompts hold the tokenizer's special tokens as text (the first: {forged[0]}), which it reads as control tokens; reword them if that is not meant",
+            stacklevel=2,
+        )
     template = config.template
     if template == "auto":
         template = "chat" if extractor.renderer.has_chat_template else "raw"
