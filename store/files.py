@@ -313,8 +313,8 @@ def _sync_folder(folder: Path) -> None:
 
 
 def io_pool() -> ThreadPoolExecutor:
-    """Threads that read; more than one keeps the disk busy while a checksum is computed."""
-    return ThreadPoolExecutor(max_workers=4, thread_name_prefix="precollapse-read")
+    """Threads that read: with two, the disk works while a checksum is computed."""
+    return ThreadPoolExecutor(max_workers=2, thread_name_prefix="precollapse-read")
 
 
 @contextlib.contextmanager
