@@ -170,7 +170,8 @@ def protocol_diagnostics(run: Run) -> pd.DataFrame:
             "note": "share of units",
         }
     )
-    share("marker rule that fell back", s["rule_applied"].ne(s["rule"]))
+    if s["rule"].eq("marker").any():
+        share("chains where the marker rule fell back", s["rule_applied"].ne(s["rule"]))
     by_rule = pd.DataFrame([json.loads(v) for v in s["units_by_rule"]])
     for rule in by_rule:
         mean(f"units under {rule}", by_rule[rule])
