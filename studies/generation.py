@@ -7,7 +7,6 @@ output's length, and whether the cap cut it off, is recorded.
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +15,7 @@ import torch
 from ..errors import CaptureError
 from ..hooks import CapturedBatch, passes
 from ..hooks.backends.hf import cache_of
+from ..hooks.decoding import step_inputs
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,6 @@ def continue_greedily(model: Any, tokenizer: Any, captured: CapturedBatch, max_n
         raise CaptureError("generation needs the cache of its prefill; capture with keep_cache=True")
     stop = torch.as_tensor(sorted(end_ids(model, tokenizer)), device=captured.next_token.device)
     cache, batch = captured.cache, captured.batch
-    names = inspect.signature(model.forward).parameters
-    cache_name = next(n for n in ("cache", "past_key_values", "cache_params") if n in names)
     rows = torch.arange(len(batch.rows), device=stop.device)
     mask = batch.attention_mask
     positions = torch.as_tensor([len(ids) for ids in captured.states.token_ids], device=stop.device)
@@ -96,15 +94,10 @@ def continue_greedily(model: Any, tokenizer: Any, captured: CapturedBatch, max_n
             if _select(cache, keep):
                 rows, token, positions = rows[keep], token[keep], positions[keep]
                 mask = None if mask is None else mask[keep]
-        inputs: dict[str, Any] = {"input_ids": token[:, None], "use_cache": True, cache_name: cache}
         if mask is not None:
             mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
-            if takes_mask(cache):
-                inputs["attention_mask"] = mask
-        if "position_ids" in names:
-            inputs["position_ids"] = positions[:, None]
         with passes.generated_pass([batch.rows[row] for row in rows.tolist()]):
-            output = model(**inputs)
+            output = model(**step_inputs(model, cache, token, mask, positions))
         cache = cache_of(output) or cache
         following = output.logits[:, -1].argmax(-1)
         # where rows cannot leave the batch, one that has ended keeps its end token, so that it stays ended
@@ -113,16 +106,6 @@ def continue_greedily(model: Any, tokenizer: Any, captured: CapturedBatch, max_n
         positions = positions + 1
     texts = tokenizer.batch_decode(written, skip_special_tokens=True)
     return [Output(tuple(ids), text, cut) for ids, text, cut in zip(written, texts, truncated, strict=True)]
-
-
-def takes_mask(cache: Any) -> bool:
-    """Whether a step that goes on from this cache needs the mask of what came before.
-
-    Keys and values of padding must stay hidden. A purely recurrent state holds no columns that could be hidden: its
-    padding was left out when the prompt was read, and Mamba multiplies the one new token by the whole mask if it is given.
-    """
-    layers = getattr(cache, "layers", None)
-    return not layers or any(isinstance(getattr(layer, "keys", None), torch.Tensor) for layer in layers)
 
 
 def _select(cache: Any, keep: torch.Tensor) -> bool:

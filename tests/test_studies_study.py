@@ -18,6 +18,7 @@ import precollapse as pc
 from precollapse import store
 from precollapse.studies import StudyConfig, grading, moments, run_study, shard_loop
 from precollapse.studies import study as study_module
+from precollapse.studies.generation import continue_greedily
 
 SMALL = {"n": 4, "max_new_tokens": 6, "benchmarks": ("builtin", "builtin_choice"), "regimes": ("baseline", "cot")}
 
@@ -304,3 +305,113 @@ def test_a_run_killed_while_it_was_created_is_begun_anew(tiny_folder, extractor,
         if entry.is_file():
             entry.unlink()  # what a kill before the plan was written leaves: folders
     assert len(run_study(config, progress=False, extractor=extractor).states) == 8
+
+
+@pytest.mark.parametrize("model_type", ["mamba", "falcon_mamba", "mamba2", "jamba", "gemma2", "mistral", "gpt2"])
+def test_generation_in_a_padded_batch_is_that_of_each_prompt_alone(model_type, tiny_folder):
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    sizes = {
+        "vocab_size": 264, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "initializer_range": 0.3,
+        "eos_token_id": 257, "pad_token_id": 258, "bos_token_id": 256,
+    }  # fmt: skip
+    own = {
+        "mamba": {"state_size": 8},
+        "falcon_mamba": {"state_size": 8},
+        "mamba2": {"state_size": 8, "num_heads": 8, "head_dim": 8, "n_groups": 1, "chunk_size": 8},
+        "jamba": {"num_key_value_heads": 2, "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2, "mamba_d_state": 8},
+        "gemma2": {"num_key_value_heads": 2, "head_dim": 8, "sliding_window": 6},
+        "mistral": {"num_key_value_heads": 2, "sliding_window": 6},
+        "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128},
+    }[model_type]  # fmt: skip
+    torch.manual_seed(1)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **{**sizes, **own})).eval()
+    extractor = pc.Extractor(model, AutoTokenizer.from_pretrained(tiny_folder))
+    prompts = ["abc", "the quick brown fox jumps over it", "hello wor", "xyzzy12"]
+    for captured in extractor.stream(extractor.render(prompts), sites=(), keep_cache=True):
+        for row, output in zip(
+            captured.batch.rows, continue_greedily(model, extractor.tokenizer, captured, 8), strict=True
+        ):
+            ids = list(extractor.render(prompts[row])[0].token_ids)
+            expected: list[int] = []
+            with torch.no_grad():
+                while len(expected) < 8:
+                    best = int(model(torch.tensor([ids]), use_cache=False).logits[0, -1].argmax())
+                    if best == 257:
+                        break
+                    expected.append(best)
+                    ids.append(best)
+            assert list(output.token_ids) == expected, prompts[row]
+
+
+def test_a_model_or_template_changed_since_is_not_resumed(tiny_folder, tmp_path):
+    import shutil
+
+    from precollapse.hooks import models
+
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_folder, folder)
+    first = models.resolve(folder).revision
+    template = folder / "chat_template.jinja"
+    template.write_text(template.read_text() + " ")
+    second = models.resolve(folder).revision
+    weights = folder / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[len(data) // 2] ^= 1
+    weights.write_bytes(data)
+    assert len({first, second, models.resolve(folder).revision}) == 3
+
+
+def test_an_extractor_of_another_model_is_refused(tiny_folder, extractor, tmp_path):
+    import shutil
+
+    shutil.copytree(tiny_folder, tmp_path / "other")
+    (tmp_path / "other" / "generation_config.json").write_text("{}")
+    with pytest.raises(pc.RequestError, match="give the same model to both"):
+        run_study(StudyConfig(out=tmp_path / "x.zarr", model=str(tmp_path / "other"), n=1), extractor=extractor)
+
+
+def test_what_a_capture_would_refuse_is_refused_before_the_run_is_made(tiny_folder, extractor, tmp_path):
+    for changes, message in (({"top_k": 999}, "top_k must be"), ({"device": "zzz"}, "device 'zzz' cannot be used")):
+        with pytest.raises(pc.RequestError, match=message):
+            run_study(
+                StudyConfig(out=tmp_path / "x.zarr", model=str(tiny_folder), n=1, **changes),
+                progress=False,
+                extractor=extractor,
+            )
+        assert not (tmp_path / "x.zarr").exists()
+
+
+def test_an_option_is_never_scored_by_a_raw_byte(extractor):
+    with pytest.raises(pc.RequestError, match="option 'é' .* no single token"):
+        extractor.capture("Pick: ", options=("é", "B"))
+
+
+def test_spans_are_those_of_the_message_and_not_of_the_template(extractor):
+    chat = [{"role": "user", "content": "a"}]
+    rendered = extractor.render([chat])[0]
+    place = rendered.text.index("user\n") + len("user\n")
+    ids_before = extractor.tokenizer(rendered.text[:place], add_special_tokens=False)["input_ids"]
+    shift = len(rendered.token_ids) - len(extractor.tokenizer(rendered.text, add_special_tokens=False)["input_ids"])
+    assert extractor.renderer.columns(rendered, 0, 1) == [len(ids_before) + shift]
+    with pytest.raises(pc.RequestError, match="may not be named 'rest'"):
+        extractor.capture([chat], attention="summary", spans=[{"rest": (0, 1)}])
+
+
+@pytest.mark.parametrize(
+    "prompts", [b"bytes", [np.int64(3), np.int64(4)], np.array(["a", "b"]), {"input_ids": [[1, 2], [3]]}]
+)
+def test_prompts_of_every_form_are_read_or_refused_in_words(extractor, prompts):
+    if isinstance(prompts, bytes):
+        with pytest.raises(pc.RequestError, match="prompts is a bytes"):
+            extractor.capture(prompts)
+    else:
+        assert len(extractor.capture(prompts)) == (1 if isinstance(prompts, list) else 2)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"options": (1, 2)}, {"sites": None}, {"top_k": None}, {"top_k": 1.5}, {"layers": [True]}]
+)
+def test_arguments_of_the_wrong_type_are_refused_in_words(extractor, changes):
+    with pytest.raises(pc.RequestError):
+        extractor.capture("hello", **changes)
