@@ -6,8 +6,10 @@ from importlib import import_module
 from typing import Any
 
 _LAZY = {
+    "SteerConfig": ".steer",
     "StudyConfig": ".config",
     "TrajectoryConfig": ".trajectory_config",
+    "run_steer": ".steer",
     "run_study": ".study",
     "run_trajectories": ".trajectories",
 }
