@@ -287,7 +287,7 @@ def describe(model: Any) -> Architecture:
     if layout is None:
         layout, source = _by_structure(model, config), "structure"
     try:
-        blocks = list(submodule(model, layout.blocks))  # type: ignore[arg-type]
+        blocks = list(submodule(model, layout.blocks))  # type: ignore[call-overload]
     except AttributeError as error:
         raise RequestError(
             f"{type(model).__name__} calls itself {config.model_type} but has no {layout.blocks}; pass the plain Hugging Face model, not a wrapped one"

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from precollapse.errors import RequestError
 from precollapse.hooks import Extractor
 from precollapse.hooks.attention import supports_attention

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from precollapse.errors import CaptureError, RequestError
 from precollapse.hooks import Extractor
 from precollapse.hooks.backends import make_backend, recognise, wrap

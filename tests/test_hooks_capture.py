@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from precollapse.errors import CaptureError, RequestError
 from precollapse.hooks import Extractor, States
 from precollapse.hooks.backends.protocol import Request, Rows

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from precollapse.errors import CaptureError, RequestError
 from precollapse.hooks import Extractor
 from precollapse.hooks.backends.hf import HuggingFaceBackend
@@ -326,3 +327,15 @@ def test_manifest_is_plain_values() -> None:
     manifest = Extractor(small_model("llama"), small_tokenizer()).capture("abc").manifest
     assert json.loads(json.dumps(manifest)) == manifest
     assert manifest["attention_implementation"] == "sdpa" and manifest["gate"]["statistics_error_bits"] < 1e-4
+
+
+def test_not_a_number_in_a_padded_batch_is_refused_at_load() -> None:
+    """A NaN in one prompt must not hide behind the finite differences of the others."""
+    model = small_model("llama")
+
+    def spoil(_module: Any, _args: Any, out: torch.Tensor) -> torch.Tensor | None:
+        return out if len(out) == 1 else torch.cat([out[:-1], out[-1:] * float("nan")])
+
+    model.model.layers[0].mlp.register_forward_hook(spoil)
+    with pytest.raises(CaptureError, match="padded batch differs.*by nan"):
+        Extractor(model, small_tokenizer())

@@ -6,6 +6,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+
 from precollapse.hooks.backends import BACKENDS
 from precollapse.hooks.parity import Cell, measure
 from precollapse.hooks.parity_page import errors_table, page, sites_table, skips
