@@ -82,16 +82,44 @@ _PRE_NORM = Layout("model.layers", "model.norm", _LLAMA)
 
 _TABLE: dict[tuple[str, ...], Layout] = {
     (
-        "llama", "mistral", "mixtral", "ministral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gemma", "phi3", "phimoe", "smollm3",
-        "starcoder2", "deepseek_v2", "deepseek_v3", "gpt_oss", "olmo", "olmoe", "seed_oss", "ernie4_5", "arcee", "helium", "glm",
-        "minimax_m2", "dots1", "hunyuan_v1_dense", "apertus",
+        "llama",
+        "mistral",
+        "mixtral",
+        "ministral",
+        "qwen2",
+        "qwen2_moe",
+        "qwen3",
+        "qwen3_moe",
+        "gemma",
+        "phi3",
+        "phimoe",
+        "smollm3",
+        "starcoder2",
+        "deepseek_v2",
+        "deepseek_v3",
+        "gpt_oss",
+        "olmo",
+        "olmoe",
+        "seed_oss",
+        "ernie4_5",
+        "arcee",
+        "helium",
+        "glm",
+        "minimax_m2",
+        "dots1",
+        "hunyuan_v1_dense",
+        "apertus",
     ): _PRE_NORM,
     ("gemma2", "gemma3_text"): Layout("model.layers", "model.norm", _SANDWICH),
     ("olmo2", "olmo3"): Layout("model.layers", "model.norm", {**_SANDWICH, "resid_mid": Tap("mlp", "input")}),
     ("glm4",): Layout(
         "model.layers",
         "model.norm",
-        {**_LLAMA, "attn_out": Tap("post_self_attn_layernorm", "output"), "mlp_out": Tap("post_mlp_layernorm", "output")},
+        {
+            **_LLAMA,
+            "attn_out": Tap("post_self_attn_layernorm", "output"),
+            "mlp_out": Tap("post_mlp_layernorm", "output"),
+        },
     ),
     ("granite",): Layout(
         "model.layers",
@@ -102,7 +130,9 @@ _TABLE: dict[tuple[str, ...], Layout] = {
             "mlp_out": Tap("mlp", "output", "residual_multiplier"),
         },
     ),
-    ("cohere", "cohere2"): Layout("model.layers", "model.norm", _without(_LLAMA, "resid_mid"), {"resid_mid": _PARALLEL}),
+    ("cohere", "cohere2"): Layout(
+        "model.layers", "model.norm", _without(_LLAMA, "resid_mid"), {"resid_mid": _PARALLEL}
+    ),
     ("phi",): Layout(
         "model.layers",
         "model.final_layernorm",
@@ -142,7 +172,10 @@ _TABLE: dict[tuple[str, ...], Layout] = {
         "transformer.h", "transformer.ln_f", _sequential("self_attention", "dense", "post_attention_layernorm")
     ),
     ("mamba", "mamba2", "falcon_mamba"): Layout(
-        "backbone.layers", "backbone.norm_f", _BLOCK, dict.fromkeys(("resid_mid", "attn_out", "mlp_out", "z"), _RECURRENT)
+        "backbone.layers",
+        "backbone.norm_f",
+        _BLOCK,
+        dict.fromkeys(("resid_mid", "attn_out", "mlp_out", "z"), _RECURRENT),
     ),
     ("jamba",): Layout(
         "model.layers",
@@ -221,7 +254,9 @@ class Architecture:
             raise RequestError(f"site {site!r} is unknown; choose from {', '.join(SITES)}")
         if site not in self.sites:
             why = self.absent.get(site, "its layout was found by structure only, which gives residual sites")
-            raise RequestError(f"{self.model_type} models have no site {site!r}: {why}; they have {', '.join(self.sites)}")
+            raise RequestError(
+                f"{self.model_type} models have no site {site!r}: {why}; they have {', '.join(self.sites)}"
+            )
 
     def module(self, layer: int, site: str) -> nn.Module:
         """The module that is hooked for a layer site."""
@@ -306,7 +341,9 @@ def describe(model: Any) -> Architecture:
         taps=taps,
         absent=absent,
         multipliers={t.multiplier: float(getattr(config, t.multiplier)) for t in taps.values() if t.multiplier},
-        heads=int(getattr(config, "num_attention_heads", 0) or 0) if "z" in taps or "attn_out" in taps or source == "structure" else 0,
+        heads=int(getattr(config, "num_attention_heads", 0) or 0)
+        if "z" in taps or "attn_out" in taps or source == "structure"
+        else 0,
         width=int(config.hidden_size),
     )
 

@@ -43,7 +43,9 @@ class AttentionRecorder:
         self.rows: dict[int, torch.Tensor] = {}
         self.fired: dict[int, int] = dict.fromkeys(self.wanted.values(), 0)
 
-    def record(self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, mask: Any, options: Mapping[str, Any]) -> None:
+    def record(
+        self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, mask: Any, options: Mapping[str, Any]
+    ) -> None:
         """Form one layer's row from what its attention function was called with."""
         layer = self.wanted.get(id(module))
         if layer is None:
@@ -114,7 +116,9 @@ def why_no_attention(architecture: Architecture) -> str:
 
 
 @contextmanager
-def attention_rows(architecture: Architecture, layers: Sequence[int], boundary: torch.Tensor) -> Iterator[AttentionRecorder]:
+def attention_rows(
+    architecture: Architecture, layers: Sequence[int], boundary: torch.Tensor
+) -> Iterator[AttentionRecorder]:
     """Record the boundary's attention rows of `layers` during the forward passes inside the context."""
     modules = {layer: m for layer, m in attention_modules(architecture).items() if layer in layers}
     own = {layer: m for layer, m in modules.items() if type(m).__name__ in _OWN_ATTENTION}
@@ -220,7 +224,14 @@ def _registered(implementation: str) -> str:
 def _recording(implementation: str) -> Callable[..., Any]:
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    def recording_attention(module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, **options: Any) -> Any:
+    def recording_attention(
+        module: nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: Any,
+        **options: Any,
+    ) -> Any:
         if _active:
             _active[-1].record(module, query, key, attention_mask, options)
         if implementation == "eager":
@@ -238,7 +249,9 @@ def _eager_function(module: nn.Module) -> Callable[..., Any]:
         found = getattr(sys.modules[kind.__module__], "eager_attention_forward", None)
         if found is not None:
             return found
-    raise CaptureError(f"{type(module).__name__} has no eager attention of its own; capture without attention rows, or load the model with attn_implementation='sdpa'")
+    raise CaptureError(
+        f"{type(module).__name__} has no eager attention of its own; capture without attention rows, or load the model with attn_implementation='sdpa'"
+    )
 
 
 def _uses_interface(module: nn.Module) -> bool:

@@ -64,12 +64,18 @@ def boundary_index(attention_mask: torch.Tensor) -> torch.Tensor:
     """
     mask = attention_mask.to(torch.int64)
     if mask.ndim != 2 or bool((mask.sum(1) == 0).any()):
-        raise RequestError(f"attention_mask must be [batch, tokens] with a token in every row, found shape {list(mask.shape)}; check the padding")
+        raise RequestError(
+            f"attention_mask must be [batch, tokens] with a token in every row, found shape {list(mask.shape)}; check the padding"
+        )
     return mask.shape[1] - 1 - mask.flip(1).argmax(1)
 
 
 def group(
-    lengths: Sequence[int], token_budget: int, equal_only: bool = False, extra: int = 0, column_budget: int | None = None
+    lengths: Sequence[int],
+    token_budget: int,
+    equal_only: bool = False,
+    extra: int = 0,
+    column_budget: int | None = None,
 ) -> list[list[int]]:
     """Group prompts of similar length into batches of at most `token_budget` padded tokens.
 
@@ -103,7 +109,9 @@ def group(
         for i in range(k - 1, -1, -1):
             longest, rows = lengths[order[i]], k - i
             alone = rows == 1
-            fits = rows * longest <= token_budget and (column_budget is None or rows * (longest + extra) <= column_budget)
+            fits = rows * longest <= token_budget and (
+                column_budget is None or rows * (longest + extra) <= column_budget
+            )
             if not alone and (not fits or (equal_only and longest != lengths[order[k - 1]])):
                 break
             cost = cheapest[i] + rows * longest + pass_cost
@@ -121,7 +129,11 @@ def group(
 
 
 def assemble(
-    rows: Sequence[int], prompts: Sequence[Sequence[int]], pad_id: int, padding_side: str = "right", device: torch.device | str = "cpu"
+    rows: Sequence[int],
+    prompts: Sequence[Sequence[int]],
+    pad_id: int,
+    padding_side: str = "right",
+    device: torch.device | str = "cpu",
 ) -> Batch:
     """Pad the prompts `rows` of a call into one batch.
 
@@ -162,4 +174,6 @@ def assemble(
 def in_batch(batch: Batch, prompts: Sequence[Sequence[int]], index: torch.Tensor) -> torch.Tensor:
     """Columns of a batch that hold the tokens `index` ([n, P], counted from each prompt's start) of its prompts: int64 [B, P]."""
     last = torch.tensor([len(prompts[i]) - 1 for i in batch.rows])
-    return index[list(batch.rows)].to(batch.boundary.device) + (batch.boundary - last.to(batch.boundary.device))[:, None]
+    return (
+        index[list(batch.rows)].to(batch.boundary.device) + (batch.boundary - last.to(batch.boundary.device))[:, None]
+    )

@@ -20,7 +20,12 @@ from .decoding import step_inputs
 from .evaluation import evaluating
 from .unembedding import row_statistics
 
-_TOLERANCES = {torch.float64: (1e-6, 1e-6), torch.float32: (1e-4, 1e-3), torch.float16: (2e-2, 0.1), torch.bfloat16: (8e-2, 0.25)}
+_TOLERANCES = {
+    torch.float64: (1e-6, 1e-6),
+    torch.float32: (1e-4, 1e-3),
+    torch.float16: (2e-2, 0.1),
+    torch.bfloat16: (8e-2, 0.25),
+}
 
 
 @dataclass(frozen=True)
@@ -98,12 +103,32 @@ def gate(backend: Backend, prompts: list[tuple[int, ...]], pad_id: int, device: 
     parts_error = float("nan")
     if len(parts) == 4:
         parts_error = _largest(_relative(pre + attn + mlp, post) for (pre, attn, mlp, post), _ in single)
-    report = GateReport(statistics_error, errors["right"], errors["left"], parts_error, str(single[0][1].dtype).removeprefix("torch."))
+    report = GateReport(
+        statistics_error, errors["right"], errors["left"], parts_error, str(single[0][1].dtype).removeprefix("torch.")
+    )
     relative, bits = _TOLERANCES.get(single[0][1].dtype, (1e-3, 1e-2))
-    _refuse(architecture.model_type, "entropy of the fused statistics differs from that of the model's own logits", report.statistics_error_bits, bits, "bits")
-    _refuse(architecture.model_type, "state of a prompt in a padded batch differs from the same prompt alone", report.right_padding_error, relative, "relative")
+    _refuse(
+        architecture.model_type,
+        "entropy of the fused statistics differs from that of the model's own logits",
+        report.statistics_error_bits,
+        bits,
+        "bits",
+    )
+    _refuse(
+        architecture.model_type,
+        "state of a prompt in a padded batch differs from the same prompt alone",
+        report.right_padding_error,
+        relative,
+        "relative",
+    )
     if not np.isnan(parts_error):
-        _refuse(architecture.model_type, "sum of resid_pre, attn_out and mlp_out differs from resid_post", parts_error, relative, "relative")
+        _refuse(
+            architecture.model_type,
+            "sum of resid_pre, attn_out and mlp_out differs from resid_post",
+            parts_error,
+            relative,
+            "relative",
+        )
     return report
 
 
@@ -141,9 +166,16 @@ def _step_errors(backend: Backend, prompts: list[tuple[int, ...]], pad_id: int, 
     if mask is not None:
         mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
     lengths = torch.tensor([len(p) for p in prompts], device=device)
+    try:
+        step = step_inputs(model, cache, token, mask, lengths)
+    except CaptureError:
+        return [float("inf")]
     with torch.no_grad(), evaluating(model):
-        stepped = model(**step_inputs(model, cache, token, mask, lengths)).logits[:, -1].double()
-        alone = [model(input_ids=torch.tensor([[*p, following]], device=device), use_cache=False).logits[0, -1].double() for p in prompts]
+        stepped = model(**step).logits[:, -1].double()
+        alone = [
+            model(input_ids=torch.tensor([[*p, following]], device=device), use_cache=False).logits[0, -1].double()
+            for p in prompts
+        ]
     return [_relative(a, b) for a, b in zip(stepped, alone, strict=True)]
 
 

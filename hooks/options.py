@@ -58,13 +58,17 @@ def option_forms(tokenizer: Any, labels: Sequence[str], where: str = "options") 
             if piece_id is not None and tokenizer.decode([piece_id]).strip() == label.strip():
                 found.append(int(piece_id))
         if not found:
-            raise RequestError(f"option {label!r} of {where} is no single token for this tokenizer, with or without a leading space; use one-token options such as letters")
+            raise RequestError(
+                f"option {label!r} of {where} is no single token for this tokenizer, with or without a leading space; use one-token options such as letters"
+            )
         forms.append(tuple(dict.fromkeys(found)))
     taken: dict[int, str] = {}
     for label, ids in zip(labels, forms, strict=True):
         for i in ids:
             if taken.setdefault(i, label) != label:
-                raise RequestError(f"options {taken[i]!r} and {label!r} of {where} share token {i}, so they cannot be told apart; rename one")
+                raise RequestError(
+                    f"options {taken[i]!r} and {label!r} of {where} share token {i}, so they cannot be told apart; rename one"
+                )
     return OptionForms(labels, tuple(forms))
 
 

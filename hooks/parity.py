@@ -182,24 +182,42 @@ def _cell(reader: Backend, truth: _Truth, family: str, implementation: str, dtyp
     groups = [[0], [1], [2]] if padding == "none" else [list(range(len(everyone)))]
     sites = tuple(s for s in reader.sites if s != "final_norm")
     # transformers' eager Falcon adds its ALiBi biases twice, so it is no truth for what sdpa did
-    compared = reader.gives_attention and truth.attentions is not None and (family, implementation) != ("falcon-alibi", "sdpa")
+    compared = (
+        reader.gives_attention and truth.attentions is not None and (family, implementation) != ("falcon-alibi", "sdpa")
+    )
     states, entropy, rows = [], [], []
     for group in groups:
         batch = assemble(group, everyone, 0, "right" if padding == "none" else padding)
         with _uncompiled(implementation):
-            got = reader.rows(batch, Request(sites, tuple(range(LAYERS)), batch.boundary[:, None], attention=reader.gives_attention))
+            got = reader.rows(
+                batch, Request(sites, tuple(range(LAYERS)), batch.boundary[:, None], attention=reader.gives_attention)
+            )
         if not bool(torch.isfinite(got.final_norm).all()):
             computing = "TransformerLens' attention" if reader.name == "transformer_lens" else "transformers' own pass"
             reason = f"{computing} is not finite under left padding in float64: its mask overflows in the float32 softmax (a capture says so and keeps nothing)"
-            allowed = padding == "left" and dtype == "float64" and (implementation == "eager" or reader.name == "transformer_lens")
-            return Cell(family, reader.name, implementation, dtype, padding, skipped=reason if allowed else "", states=float("nan" if allowed else "inf"))
+            allowed = (
+                padding == "left"
+                and dtype == "float64"
+                and (implementation == "eager" or reader.name == "transformer_lens")
+            )
+            return Cell(
+                family,
+                reader.name,
+                implementation,
+                dtype,
+                padding,
+                skipped=reason if allowed else "",
+                states=float("nan" if allowed else "inf"),
+            )
         statistics = row_statistics(reader.architecture, got.final_norm[:, 0], 1, None)
         for b, i in enumerate(group):
             states.append(_state_error(reader, got, b, truth.posts[i], truth.finals[i]))
             entropy.append(abs(float(statistics.entropy_bits[b]) - truth.entropy[i]))
             if compared and truth.attentions is not None:
                 rows.append(_row_error(got, b, int(batch.boundary[b]), truth.attentions[i]))
-    largest = (float(np.max(errors)) if errors else float("nan") for errors in (states, entropy, rows))  # np.max keeps NaN
+    largest = (
+        float(np.max(errors)) if errors else float("nan") for errors in (states, entropy, rows)
+    )  # np.max keeps NaN
     return Cell(family, reader.name, implementation, dtype, padding, *largest)
 
 
@@ -258,15 +276,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure families and print the page, or write it; exit status 1 when a cell is off."""
     from .parity_page import page
 
-    parser = argparse.ArgumentParser(prog="python -m precollapse.hooks.parity", description="Measure captured states against transformers' own outputs.")
+    parser = argparse.ArgumentParser(
+        prog="python -m precollapse.hooks.parity",
+        description="Measure captured states against transformers' own outputs.",
+    )
     parser.add_argument("--families", default=",".join(FAMILIES), help="comma-separated families (default: all)")
     parser.add_argument("--backends", default=",".join(BACKENDS), help="comma-separated backends (default: all)")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="write the Markdown page here instead of printing it")
+    parser.add_argument(
+        "--write", type=Path, metavar="FILE", help="write the Markdown page here instead of printing it"
+    )
     given = parser.parse_args(arguments)
     families = given.families.split(",")
     unknown = [f for f in families if f not in FAMILIES] + [b for b in given.backends.split(",") if b not in BACKENDS]
     if unknown:
-        parser.error(f"{unknown[0]!r} is no family or backend; families: {', '.join(FAMILIES)}; backends: {', '.join(BACKENDS)}")
+        parser.error(
+            f"{unknown[0]!r} is no family or backend; families: {', '.join(FAMILIES)}; backends: {', '.join(BACKENDS)}"
+        )
     cells: list[Cell] = []
     for number, family in enumerate(families, 1):
         cells += measure(family, given.backends.split(","))

@@ -56,9 +56,13 @@ def sites_table(families: Sequence[str]) -> list[str]:
         lacks = defaultdict(list)
         for site in SITES:
             if site not in architecture.sites:
-                lacks[architecture.absent.get(site, "found by structure, which gives the residual sites")].append(f"`{site}`")
+                lacks[architecture.absent.get(site, "found by structure, which gives the residual sites")].append(
+                    f"`{site}`"
+                )
         missing = "; ".join(f"{', '.join(names)}: {why}" for why, names in lacks.items())
-        rows.append(f"| {family} | {FAMILIES[family].note} | {architecture.source} | {missing or 'nothing'} | {_attention(architecture)} |")
+        rows.append(
+            f"| {family} | {FAMILIES[family].note} | {architecture.source} | {missing or 'nothing'} | {_attention(architecture)} |"
+        )
     return rows
 
 
@@ -68,7 +72,11 @@ def _attention(architecture: Architecture) -> str:
         return "none: no attention"
     own = any(type(m).__name__ in _OWN_ATTENTION for m in modules.values())
     how = "from its own attention module" if own else "beside any implementation"
-    return how if len(modules) == len(architecture.blocks) else f"{how}, in the blocks that have attention (NaN in the others)"
+    return (
+        how
+        if len(modules) == len(architecture.blocks)
+        else f"{how}, in the blocks that have attention (NaN in the others)"
+    )
 
 
 def _explained() -> str:
@@ -81,7 +89,9 @@ def _explained() -> str:
         "|---|---|---|---|",
     ]
     for (dtype, lens), (states, entropy, rows) in TOLERANCES.items():
-        lines.append(f"| {dtype}, {'transformer_lens' if lens else 'hf and nnsight'} | {states:g} | {entropy:g} | {rows:g} |")
+        lines.append(
+            f"| {dtype}, {'transformer_lens' if lens else 'hf and nnsight'} | {states:g} | {entropy:g} | {rows:g} |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -95,7 +105,11 @@ def errors_table(cells: Sequence[Cell]) -> list[str]:
         for backend in BACKENDS:
             own = [c for c in cells if (c.family, c.backend) == (family, backend) and not c.skipped]
             if own:
-                rows.append(f"| {family} | {backend} | {len(own)} | " + " | ".join(_largest(own, dtype) for dtype in DTYPES) + " |")
+                rows.append(
+                    f"| {family} | {backend} | {len(own)} | "
+                    + " | ".join(_largest(own, dtype) for dtype in DTYPES)
+                    + " |"
+                )
     return rows
 
 
@@ -118,14 +132,17 @@ def skips(cells: Sequence[Cell]) -> list[str]:
                 by_reason[_general(cell.skipped)].append(cell)
         for reason, own in by_reason.items():
             where = tuple(
-                " ".join(dict.fromkeys(str(getattr(cell, axis)) for cell in own)) for axis in ("backend", "implementation", "dtype", "padding")
+                " ".join(dict.fromkeys(str(getattr(cell, axis)) for cell in own))
+                for axis in ("backend", "implementation", "dtype", "padding")
             )
             reasons[reason][where].append(family)
     lines = []
     for reason, places in sorted(reasons.items()):
         lines.append(f"* {reason}:")
         for (backend, implementation, dtype, padding), families in places.items():
-            lines.append(f"  * {', '.join(families)} (backends {backend}; {implementation}; {dtype}; padding {padding})")
+            lines.append(
+                f"  * {', '.join(families)} (backends {backend}; {implementation}; {dtype}; padding {padding})"
+            )
     return lines or ["Nothing."]
 
 
@@ -134,6 +151,10 @@ def _general(reason: str) -> str:
     words: list[Any] = reason.split()
     if "does not support" in reason:
         for implementation in ("flex_attention", "scaled_dot_product_attention"):
-            if implementation in reason or implementation.replace("_", " ") in reason or implementation.replace("_attention", "") in reason:
+            if (
+                implementation in reason
+                or implementation.replace("_", " ") in reason
+                or implementation.replace("_attention", "") in reason
+            ):
                 return f"transformers has no {'flex' if 'flex' in implementation else 'sdpa'} form of the family"
     return " ".join(words)

@@ -55,7 +55,9 @@ class Renderer:
 
     def __init__(self, tokenizer: Any) -> None:
         if tokenizer is None or not callable(tokenizer):
-            raise RequestError(f"a tokenizer is needed to read prompts, found {tokenizer!r}; pass the model's tokenizer as Extractor(model, tokenizer)")
+            raise RequestError(
+                f"a tokenizer is needed to read prompts, found {tokenizer!r}; pass the model's tokenizer as Extractor(model, tokenizer)"
+            )
         self.tokenizer = tokenizer
         self.bos_id: int | None = getattr(tokenizer, "bos_token_id", None)
         self._prefix = _special_prefix(tokenizer)
@@ -98,11 +100,17 @@ class Renderer:
         if isinstance(prompt, str):
             return self._checked(self._raw(prompt, where), where)
         if isinstance(prompt, Mapping):
-            raise RequestError(f"{where} is a single message or mapping; give a list of messages [{{'role': ..., 'content': ...}}], a string or token ids")
-        readable = (isinstance(prompt, Sequence) or getattr(prompt, "ndim", 0) == 1) and not isinstance(prompt, bytes | bytearray)
+            raise RequestError(
+                f"{where} is a single message or mapping; give a list of messages [{{'role': ..., 'content': ...}}], a string or token ids"
+            )
+        readable = (isinstance(prompt, Sequence) or getattr(prompt, "ndim", 0) == 1) and not isinstance(
+            prompt, bytes | bytearray
+        )
         items = list(prompt) if readable else None
         if items is None:
-            raise RequestError(f"{where} is a {type(prompt).__name__}; give a string, a list of chat messages or a list of token ids")
+            raise RequestError(
+                f"{where} is a {type(prompt).__name__}; give a string, a list of chat messages or a list of token ids"
+            )
         if items and all(isinstance(m, Mapping) for m in items):
             return self._checked(self._chat(items, where), where)
         return self._checked(self._ids(items, where), where)
@@ -138,15 +146,21 @@ class Renderer:
             the tokenizer keeps no offsets.
         """
         if rendered.text is None or rendered.offset < 0:
-            raise RequestError(f"{where} cannot be placed: the prompt's text is unknown or was changed by the chat template; give spans for text prompts only")
+            raise RequestError(
+                f"{where} cannot be placed: the prompt's text is unknown or was changed by the chat template; give spans for text prompts only"
+            )
         if not 0 <= start < end <= len(rendered.text) - rendered.offset:
-            raise RequestError(f"{where} is [{start}, {end}), which is empty or outside the prompt of {len(rendered.text) - rendered.offset} characters")
+            raise RequestError(
+                f"{where} is [{start}, {end}), which is empty or outside the prompt of {len(rendered.text) - rendered.offset} characters"
+            )
         return self.columns_in_text(rendered, start + rendered.offset, end + rendered.offset, where)
 
     def columns_in_text(self, rendered: Rendered, start: int, end: int, where: str = "span") -> list[int]:
         """Token columns that overlap the characters [start, end) of the rendered text; see `columns`."""
         if not getattr(self.tokenizer, "is_fast", False):
-            raise RequestError(f"{where} cannot be placed: {type(self.tokenizer).__name__} keeps no character offsets; use the fast tokenizer")
+            raise RequestError(
+                f"{where} cannot be placed: {type(self.tokenizer).__name__} keeps no character offsets; use the fast tokenizer"
+            )
         encoded = self.tokenizer(rendered.text, add_special_tokens=False, return_offsets_mapping=True)
         shift = len(rendered.token_ids) - len(encoded["input_ids"])
         return [i + shift for i, (a, b) in enumerate(encoded["offset_mapping"]) if a < end and b > start]
@@ -158,14 +172,20 @@ class Renderer:
 
     def _chat(self, messages: list[Mapping[str, Any]], where: str) -> Rendered:
         if not self.has_chat_template:
-            raise RequestError(f"{where} is a list of chat messages, but the tokenizer has no chat template; give plain text instead")
+            raise RequestError(
+                f"{where} is a list of chat messages, but the tokenizer has no chat template; give plain text instead"
+            )
         for message in messages:
             if not {"role", "content"} <= set(message):
-                raise RequestError(f"{where} has a chat message with keys {sorted(message)}; each needs 'role' and 'content'")
+                raise RequestError(
+                    f"{where} has a chat message with keys {sorted(message)}; each needs 'role' and 'content'"
+                )
         try:
             text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         except Exception as error:  # a template is a program of its own and may raise anything (jinja2 included)
-            raise RequestError(f"{where} was refused by the model's chat template ({error}); change its roles or messages") from error
+            raise RequestError(
+                f"{where} was refused by the model's chat template ({error}); change its roles or messages"
+            ) from error
         ids, text, count = self._encode(text)
         offset = self._offset(messages, text)
         return Rendered(ids, text, count, "chat", _hash(str(self.tokenizer.chat_template)), offset=offset)
@@ -205,17 +225,27 @@ class Renderer:
         vocabulary = len(self.tokenizer)
         bad = [i for i in rendered.token_ids if not 0 <= i < vocabulary]
         if bad and rendered.template == "ids":
-            raise RequestError(f"{where} has token id {bad[0]}, outside the vocabulary of {vocabulary}; give ids of this model's tokenizer")
+            raise RequestError(
+                f"{where} has token id {bad[0]}, outside the vocabulary of {vocabulary}; give ids of this model's tokenizer"
+            )
         if all(i in self._special for i in rendered.token_ids):
-            raise RequestError(f"{where} holds only special tokens ({len(rendered.token_ids)}); there is no text whose state could be read")
+            raise RequestError(
+                f"{where} holds only special tokens ({len(rendered.token_ids)}); there is no text whose state could be read"
+            )
         return rendered
 
     def _encode(self, text: str) -> tuple[tuple[int, ...], str, int]:
         try:
             ids = tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
         except (TypeError, UnicodeError) as error:
-            raise RequestError(f"a prompt could not be tokenised ({error}); it holds characters that are no valid Unicode text") from error
-        if self._prefix and ids[: len(self._prefix)] != self._prefix and not (self.bos_id in self._prefix and ids[:1] == (self.bos_id,)):
+            raise RequestError(
+                f"a prompt could not be tokenised ({error}); it holds characters that are no valid Unicode text"
+            ) from error
+        if (
+            self._prefix
+            and ids[: len(self._prefix)] != self._prefix
+            and not (self.bos_id in self._prefix and ids[:1] == (self.bos_id,))
+        ):
             ids = self._prefix + ids
         return ids, text, self._leading_bos(ids)
 

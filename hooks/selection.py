@@ -61,7 +61,9 @@ def resolve_sites(sites: Any, architecture: Architecture, available: Iterable[st
     for name in names:
         architecture.require(name)
         if name not in available:
-            raise RequestError(f"backend {backend!r} cannot give site {name!r} of this model; it gives {', '.join(available)}, and backend 'hf' gives {', '.join(architecture.sites)}")
+            raise RequestError(
+                f"backend {backend!r} cannot give site {name!r} of this model; it gives {', '.join(available)}, and backend 'hf' gives {', '.join(architecture.sites)}"
+            )
     if len(set(names)) != len(names):
         raise RequestError(f"sites {list(names)} name one site twice; name each once")
     return names
@@ -83,7 +85,9 @@ def _parse(text: str, n_layers: int) -> list[int]:
     except ValueError as error:
         if isinstance(error, RequestError):
             raise
-        raise RequestError(f"layers {text!r} is not a number, a range such as 4-7, a fraction such as 0.5, 'all' or 'last'") from error
+        raise RequestError(
+            f"layers {text!r} is not a number, a range such as 4-7, a fraction such as 0.5, 'all' or 'last'"
+        ) from error
 
 
 def _index(layer: Any, n_layers: int) -> int:
@@ -96,7 +100,9 @@ def _index(layer: Any, n_layers: int) -> int:
             raise TypeError
         number = int(layer)
     except (TypeError, ValueError) as error:
-        raise RequestError(f"layer {layer!r} is not a block number; the model has layers 0 to {n_layers - 1}") from error
+        raise RequestError(
+            f"layer {layer!r} is not a block number; the model has layers 0 to {n_layers - 1}"
+        ) from error
     if not -n_layers <= number < n_layers:
         raise RequestError(f"layer {number} does not exist; the model has layers 0 to {n_layers - 1}")
     return number % n_layers

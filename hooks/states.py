@@ -89,7 +89,9 @@ class States:
 
     def __getitem__(self, site: str) -> torch.Tensor:
         if site not in self.sites:
-            raise RequestError(f"site {site!r} was not captured; these were: {', '.join(self.sites) or 'none'}. Ask for it with sites=(...)")
+            raise RequestError(
+                f"site {site!r} was not captured; these were: {', '.join(self.sites) or 'none'}. Ask for it with sites=(...)"
+            )
         return self.sites[site]
 
     def __getattr__(self, name: str) -> torch.Tensor:

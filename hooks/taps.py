@@ -31,7 +31,9 @@ def first_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
     for name in ("hidden_states", "x", "input"):
         if name in kwargs:
             return kwargs[name]
-    raise CaptureError(f"a hooked module was called without hidden states (keywords {sorted(kwargs)}); this architecture is not supported at this site")
+    raise CaptureError(
+        f"a hooked module was called without hidden states (keywords {sorted(kwargs)}); this architecture is not supported at this site"
+    )
 
 
 class RowBuffers:
@@ -66,7 +68,9 @@ class RowBuffers:
             width = architecture.width
             if site == "z":
                 width = input_width(architecture.module(self.layers[0], "z"))
-            self.buffers[site] = torch.empty((len(self.columns), batch, len(self.layers), width), dtype=dtype, device=device)
+            self.buffers[site] = torch.empty(
+                (len(self.columns), batch, len(self.layers), width), dtype=dtype, device=device
+            )
         self.fired: dict[tuple[str, int], int] = {(site, layer): 0 for site in self.sites for layer in self.layers}
 
     def write(self, site: str, layer: int, x: torch.Tensor) -> None:
@@ -126,7 +130,9 @@ def tapped(buffers: RowBuffers) -> Iterator[RowBuffers]:
             for layer in buffers.layers:
                 module = buffers.architecture.module(layer, site)
                 if tap.side == "input":
-                    handles.append(module.register_forward_pre_hook(_reads_input(buffers, site, layer), with_kwargs=True))
+                    handles.append(
+                        module.register_forward_pre_hook(_reads_input(buffers, site, layer), with_kwargs=True)
+                    )
                 else:
                     handles.append(module.register_forward_hook(_reads_output(buffers, site, layer)))
         yield buffers

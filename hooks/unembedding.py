@@ -17,11 +17,20 @@ from .architectures import Architecture
 
 def is_plain(head: nn.Module) -> bool:
     """Whether the unembedding is an ordinary Linear layer with floating-point weights and no hooks of its own."""
-    return type(head) is nn.Linear and head.weight.is_floating_point() and not head._forward_hooks and not head._forward_pre_hooks
+    return (
+        type(head) is nn.Linear
+        and head.weight.is_floating_point()
+        and not head._forward_hooks
+        and not head._forward_pre_hooks
+    )
 
 
 def row_statistics(
-    architecture: Architecture, rows: torch.Tensor, top_k: int, option_ids: torch.Tensor | None, logits_dtype: str | None = None
+    architecture: Architecture,
+    rows: torch.Tensor,
+    top_k: int,
+    option_ids: torch.Tensor | None,
+    logits_dtype: str | None = None,
 ) -> VocabStats:
     """Entropy, log normaliser, top-k and option logits of the next-token distribution.
 
@@ -45,7 +54,14 @@ def row_statistics(
         weight = head.weight.detach()
         bias = None if head.bias is None else head.bias.detach()
         return vocab_stats(
-            rows.to(weight.dtype), weight, bias, softcap, architecture.scale, option_ids, top_k, logits_dtype=logits_dtype
+            rows.to(weight.dtype),
+            weight,
+            bias,
+            softcap,
+            architecture.scale,
+            option_ids,
+            top_k,
+            logits_dtype=logits_dtype,
         )
     with torch.no_grad():
         logits = head(rows).float() * architecture.scale

@@ -63,7 +63,9 @@ def test_rows_equal_eager_weights(family: str, side: str) -> None:
             assert outside.numel() == 0 or outside.abs().max() == 0.0, "padding is not attended"
 
 
-@pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "qwen3", "opt", "falcon", "falcon-new", "falcon-alibi"])
+@pytest.mark.parametrize(
+    "family", ["llama", "mistral", "gemma2", "qwen3", "opt", "falcon", "falcon-new", "falcon-alibi"]
+)
 def test_rows_times_values_are_the_heads_outputs(family: str) -> None:
     """What each head wrote is its row times the values: a check on the very pass that ran, without eager."""
     model = small_model(family)
@@ -93,7 +95,9 @@ def test_every_implementation_gives_the_same_rows(family: str, implementation: s
         model = small_model(family, attention=implementation)
     except RequestError as error:
         pytest.skip(str(error))
-    with torch.compiler.set_stance("force_eager"):  # flex attention compiles itself, which takes a minute and changes nothing here
+    with torch.compiler.set_stance(
+        "force_eager"
+    ):  # flex attention compiles itself, which takes a minute and changes nothing here
         states = Extractor(model, small_tokenizer(), check=False).capture(["Is it so, then?", "No."], attention="rows")
     assert model.config._attn_implementation == implementation
     for ids, rows in zip(states.token_ids, states.attention_rows, strict=True):
@@ -103,10 +107,14 @@ def test_every_implementation_gives_the_same_rows(family: str, implementation: s
 
 
 def test_sinks_take_their_share() -> None:
-    states = Extractor(small_model("gpt_oss"), small_tokenizer(), check=False).capture("Where does it go?", attention="rows")
+    states = Extractor(small_model("gpt_oss"), small_tokenizer(), check=False).capture(
+        "Where does it go?", attention="rows"
+    )
     total = states.attention_rows[0].sum(-1)
     assert (total < 1.0).all() and (total > 0.0).all()
-    plain = Extractor(small_model("llama"), small_tokenizer(), check=False).capture("Where does it go?", attention="rows")
+    plain = Extractor(small_model("llama"), small_tokenizer(), check=False).capture(
+        "Where does it go?", attention="rows"
+    )
     assert (plain.attention_rows[0].sum(-1) - 1.0).abs().max() < 1e-6
 
 

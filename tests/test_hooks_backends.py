@@ -18,7 +18,12 @@ from precollapse.hooks.small_models import small_model, small_tokenizer
 
 PACKAGES = {"nnsight": "nnsight", "transformer_lens": "transformer_lens"}
 # TransformerLens forms attention probabilities in float32, so float64 does not bring it closer than that.
-TOLERANCE = {("nnsight", torch.float32): 0.0, ("nnsight", torch.float64): 0.0, ("transformer_lens", torch.float32): 1e-5, ("transformer_lens", torch.float64): 2e-6}
+TOLERANCE = {
+    ("nnsight", torch.float32): 0.0,
+    ("nnsight", torch.float64): 0.0,
+    ("transformer_lens", torch.float32): 1e-5,
+    ("transformer_lens", torch.float64): 2e-6,
+}
 KINDS = ("llama", "gemma2", "granite", "gpt2", "gptj", "opt", "bloom", "gpt_oss", "jamba", "mamba")
 PROMPTS = [tuple(range(5, 17)), tuple(range(20, 25)), (9,)]
 
@@ -47,7 +52,9 @@ def test_same_states_as_hooks(name: str, family: str, dtype: torch.dtype) -> Non
     assert other.name == name
     sites = tuple(s for s in plain.sites if s != "final_norm")
     assert set(other.sites) == set(plain.sites)
-    sides = ("right", "left") if dtype is torch.float32 else ("right",)  # eager float64 models give NaN under left padding
+    sides = (
+        ("right", "left") if dtype is torch.float32 else ("right",)
+    )  # eager float64 models give NaN under left padding
     for side in sides:
         ours, theirs = rows(plain, sites, side), rows(other, sites, side)
         for site in sites:

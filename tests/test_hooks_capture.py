@@ -55,7 +55,9 @@ def test_small_models_equal_their_own_outputs(small: Extractor) -> None:
         assert relative(states.final_norm[i], hidden[-1]) < 1e-5
         norm = small.backend.architecture.norm
         assert norm is not None
-        assert relative(norm(states.resid_post[i, -1][None])[0], hidden[-1]) < 1e-5, "last layer: the state before the norm"
+        assert relative(norm(states.resid_post[i, -1][None])[0], hidden[-1]) < 1e-5, (
+            "last layer: the state before the norm"
+        )
         assert relative(states.resid_post[i, -1], hidden[-1]) > 1e-2, "the last hidden state is not the residual stream"
         assert states.entropy_bits[i] == pytest.approx(softmax_entropy_bits(logits), abs=1e-5)
         assert states.logsumexp[i] == pytest.approx(float(torch.logsumexp(logits.double(), -1)), abs=1e-5)
@@ -248,7 +250,9 @@ class TestFailClosed:
     def test_a_bypassed_module(self, ex: Extractor, monkeypatch: pytest.MonkeyPatch) -> None:
         block = ex.model.model.layers[0]
         monkeypatch.setattr(block.mlp, "__call__", None, raising=False)
-        monkeypatch.setattr(type(block.mlp), "__call__", lambda self, x: self.forward(x))  # forward() directly: no hooks
+        monkeypatch.setattr(
+            type(block.mlp), "__call__", lambda self, x: self.forward(x)
+        )  # forward() directly: no hooks
         with pytest.raises(CaptureError, match="mlp_out at layer 0 was reached 0 times"):
             ex.capture(TEXTS, sites=("mlp_out",))
 
@@ -278,7 +282,11 @@ class TestFailClosed:
             ex.capture(TEXTS, return_type="logits")  # type: ignore[call-arg]
 
     def test_missing_site_is_explained(self) -> None:
-        for family, site, reason in (("gptj", "resid_mid", "in parallel"), ("mamba", "attn_out", "recurrent"), ("jamba", "z", "only some")):
+        for family, site, reason in (
+            ("gptj", "resid_mid", "in parallel"),
+            ("mamba", "attn_out", "recurrent"),
+            ("jamba", "z", "only some"),
+        ):
             ex = Extractor(small_model(family), small_tokenizer(), check=False)
             with pytest.raises(RequestError, match=f"no site '{site}'.*{reason}.*they have resid_pre"):
                 ex.capture(TEXTS, sites=(site,))
@@ -312,7 +320,10 @@ class TestPrecision:
         assert states.resid_post.dtype is dtype
         for i, ids in enumerate(states.token_ids):
             hidden, _ = own_states(ex.model, ids)
-            assert relative(states.resid_post[i, 0], hidden[1]) < {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float64: 1e-12}[dtype]
+            assert (
+                relative(states.resid_post[i, 0], hidden[1])
+                < {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float64: 1e-12}[dtype]
+            )
 
     def test_float16_overflow_is_said(self) -> None:
         """Qwen2's known fault: a residual above 65504 becomes infinite in float16, then NaN, and is fine in float32."""
@@ -321,7 +332,9 @@ class TestPrecision:
             model.model.layers[0].mlp.up_proj.weight.mul_(100)
             model.model.layers[0].mlp.down_proj.weight.mul_(3e4)
         ex = Extractor(model, small_tokenizer(), check=False)
-        with pytest.raises(CaptureError, match=r"resid_post at layer \d of prompt \d is not finite in float16.*bfloat16"):
+        with pytest.raises(
+            CaptureError, match=r"resid_post at layer \d of prompt \d is not finite in float16.*bfloat16"
+        ):
             ex.capture(TEXTS)
         with pytest.raises(CaptureError, match="not finite"):
             ex.capture(TEXTS, sites=())

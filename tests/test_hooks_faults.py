@@ -34,7 +34,9 @@ def tokenizer_that_writes(template: str, padding_side: str = "left", chat: str |
     from tokenizers.processors import TemplateProcessing
 
     tokenizer = small_tokenizer(padding_side, chat)
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=template, special_tokens=[("<s>", 1), ("</s>", 2)])
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=template, special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
     return tokenizer
 
 
@@ -53,7 +55,9 @@ class TestPadding:
         return out
 
     @pytest.mark.parametrize("side", ["right", "left"])
-    def test_the_tokenizers_padding_side_does_not_matter(self, model: Any, single: list[torch.Tensor], side: str) -> None:
+    def test_the_tokenizers_padding_side_does_not_matter(
+        self, model: Any, single: list[torch.Tensor], side: str
+    ) -> None:
         states = Extractor(model, small_tokenizer(side), check=False).capture(TEXTS)
         assert all(relative(states.resid_post[i, 0], own) < 1e-5 for i, own in enumerate(single))
 
@@ -96,7 +100,11 @@ class TestBeginningOfSequence:
 
     def test_a_template_that_writes_its_bos_gets_no_second(self) -> None:
         rendered = Renderer(tokenizer_that_writes("<s> $A", chat=WITH_BOS)).render(self.MESSAGES)
-        assert rendered.bos_count == 1 and rendered.token_ids[:2] == (1, rendered.token_ids[1]) and rendered.token_ids[1] != 1
+        assert (
+            rendered.bos_count == 1
+            and rendered.token_ids[:2] == (1, rendered.token_ids[1])
+            and rendered.token_ids[1] != 1
+        )
 
     def test_a_template_without_bos_gets_the_tokenizers(self) -> None:
         rendered = Renderer(tokenizer_that_writes("<s> $A", chat=WITHOUT_BOS)).render(self.MESSAGES)
@@ -121,7 +129,9 @@ class TestBeginningOfSequence:
 
     def test_counts_travel_with_the_states(self) -> None:
         tokenizer = tokenizer_that_writes("<s> $A", chat=WITH_BOS)
-        states = Extractor(small_model("llama"), tokenizer, check=False).capture(["Hi", self.MESSAGES, [5, 6], [1, 1, 5]])
+        states = Extractor(small_model("llama"), tokenizer, check=False).capture(
+            ["Hi", self.MESSAGES, [5, 6], [1, 1, 5]]
+        )
         assert states.bos_count == [1, 1, 0, 2]
 
 
@@ -132,7 +142,9 @@ class TestSitesMeanWhatTheySay:
         seen: list[torch.Tensor] = []
         model.transformer.h[0].self_attention.register_forward_hook(lambda _m, _a, out: seen.append(out[0][:, -1]))
         batch = assemble([0], [(5, 6, 7, 8)], 0)
-        sites = backend.rows(batch, Request(("resid_pre", "attn_out", "resid_mid"), (0,), batch.boundary[:, None])).sites
+        sites = backend.rows(
+            batch, Request(("resid_pre", "attn_out", "resid_mid"), (0,), batch.boundary[:, None])
+        ).sites
         pre, attn, mid = (sites[s][0, 0, 0] for s in ("resid_pre", "attn_out", "resid_mid"))
         assert relative(pre + attn, mid) < 1e-6
         assert relative(seen[0][0], mid) < 1e-6, "what the module returns is the stream after it"
@@ -147,7 +159,9 @@ class TestSitesMeanWhatTheySay:
         assert relative(states.resid_post[0, 0], hidden[0][0, -1]) < 1e-6
 
     def test_granites_multiplier_is_inside_the_parts(self) -> None:
-        states = Extractor(small_model("granite"), small_tokenizer(), check=False).capture(TEXTS, sites=("resid_pre", "attn_out", "mlp_out", "resid_post"))
+        states = Extractor(small_model("granite"), small_tokenizer(), check=False).capture(
+            TEXTS, sites=("resid_pre", "attn_out", "mlp_out", "resid_post")
+        )
         assert relative(states.resid_pre + states.attn_out + states.mlp_out, states.resid_post) < 1e-6
 
 
@@ -157,7 +171,9 @@ class Rounded(torch.nn.Module):
     def __init__(self, linear: torch.nn.Linear) -> None:
         super().__init__()
         self.scale = torch.nn.Buffer(linear.weight.abs().amax(1) / 127)
-        self.weight = torch.nn.Parameter((linear.weight / self.scale[:, None]).round().to(torch.int8), requires_grad=False)
+        self.weight = torch.nn.Parameter(
+            (linear.weight / self.scale[:, None]).round().to(torch.int8), requires_grad=False
+        )
         self.seen: list[tuple[int, ...]] = []
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -265,10 +281,14 @@ class TestPromptsThatCannotBeUsed:
     def test_models_of_another_kind(self) -> None:
         from transformers import AutoModelForSeq2SeqLM, BertConfig, BertModel, T5Config
 
-        t5 = AutoModelForSeq2SeqLM.from_config(T5Config(vocab_size=99, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0))
+        t5 = AutoModelForSeq2SeqLM.from_config(
+            T5Config(vocab_size=99, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0)
+        )
         with pytest.raises(RequestError, match="encoder-decoder"):
             Extractor(t5, small_tokenizer())
-        bert = BertModel(BertConfig(vocab_size=99, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16))
+        bert = BertModel(
+            BertConfig(vocab_size=99, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+        )
         with pytest.raises(RequestError, match="causal language model"):
             Extractor(bert, small_tokenizer())
 
@@ -301,6 +321,19 @@ def test_a_wrong_scale_is_refused_at_load(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(type(model), "forward", other_scale)
     with pytest.raises(CaptureError, match="entropy of the fused statistics differs.*bits"):
         Extractor(model, small_tokenizer())
+
+
+def test_a_model_whose_forward_takes_no_cache_can_be_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small_model("llama")
+    forward = type(model).forward
+
+    def without_cache(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return forward(self, *args, **kwargs)
+
+    monkeypatch.setattr(type(model), "forward", without_cache)
+    ex = Extractor(model, small_tokenizer())
+    assert ex.gate_report is not None and not ex.gate_report.left_padding_safe
+    assert len(ex.capture("abc")) == 1
 
 
 def test_memory_is_flat_over_200_captures() -> None:

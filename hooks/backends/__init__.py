@@ -25,7 +25,9 @@ def recognise(model: Any) -> str:
         return "nnsight"
     if "transformers.PreTrainedModel" in kinds:
         return "hf"
-    raise RequestError(f"model is a {type(model).__name__}; give a Hugging Face causal language model, an nnsight model or a TransformerBridge")
+    raise RequestError(
+        f"model is a {type(model).__name__}; give a Hugging Face causal language model, an nnsight model or a TransformerBridge"
+    )
 
 
 def make_backend(model: Any, name: str | None = None) -> Backend:
@@ -34,7 +36,9 @@ def make_backend(model: Any, name: str | None = None) -> Backend:
     if name is not None and name not in BACKENDS:
         raise RequestError(f"backend {name!r} is unknown; choose from {', '.join(BACKENDS)}")
     if name is not None and name != found:
-        raise RequestError(f"backend {name!r} was asked for, but the model is a {type(model).__name__}, which backend {found!r} reads; leave backend out")
+        raise RequestError(
+            f"backend {name!r} was asked for, but the model is a {type(model).__name__}, which backend {found!r} reads; leave backend out"
+        )
     if found == "hf":
         from .hf import HuggingFaceBackend
 
@@ -65,5 +69,7 @@ def wrap(model: Any, tokenizer: Any, name: str) -> Any:
             from .transformer_lens import wrap_model
     except ImportError as error:
         extra = name.replace("_", "-")
-        raise RequestError(f"backend {name!r} needs a package that is not installed ({error}); pip install 'precollapse[{extra}]'") from error
+        raise RequestError(
+            f"backend {name!r} needs a package that is not installed ({error}); pip install 'precollapse[{extra}]'"
+        ) from error
     return wrap_model(model, tokenizer)

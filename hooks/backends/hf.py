@@ -68,7 +68,9 @@ class HuggingFaceBackend:
             inputs["position_ids"] = batch.position_ids
         if cache is not None:
             if self._cache_name is None:
-                raise CaptureError(f"{type(self.model).__name__} takes no cache, so a prefix cannot be shared; capture without it")
+                raise CaptureError(
+                    f"{type(self.model).__name__} takes no cache, so a prefix cannot be shared; capture without it"
+                )
             inputs[self._cache_name] = cache
         return inputs
 
@@ -77,7 +79,9 @@ class HuggingFaceBackend:
         return self.architecture.backbone(**self.inputs(batch, use_cache, cache))
 
     def rows(self, batch: Batch, request: Request, cache: Any = None) -> Rows:
-        buffers = RowBuffers(self.architecture, request.sites, request.layers, request.positions, self.dtype, self.device)
+        buffers = RowBuffers(
+            self.architecture, request.sites, request.layers, request.positions, self.dtype, self.device
+        )
         recorded = None
         with torch.no_grad(), ExitStack() as stack:
             stack.enter_context(evaluating(self.model))

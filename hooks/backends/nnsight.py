@@ -52,7 +52,9 @@ class NnsightBackend(HuggingFaceBackend):
     def __init__(self, wrapped: Any) -> None:
         model = wrapped._module
         if not hasattr(model, "config"):
-            raise RequestError(f"the nnsight model wraps a {type(model).__name__}, which is not a Hugging Face model; wrap a causal language model")
+            raise RequestError(
+                f"the nnsight model wraps a {type(model).__name__}, which is not a Hugging Face model; wrap a causal language model"
+            )
         if any(parameter.is_meta for parameter in model.parameters()):
             raise RequestError("the nnsight model's weights are not loaded yet; make it with dispatch=True")
         super().__init__(model)
@@ -61,8 +63,12 @@ class NnsightBackend(HuggingFaceBackend):
 
     def rows(self, batch: Batch, request: Request, cache: Any = None) -> Rows:
         if cache is not None or request.use_cache:
-            raise CaptureError("backend 'nnsight' takes and gives no cache; capture without shared prefixes, or use backend 'hf'")
-        buffers = RowBuffers(self.architecture, request.sites, request.layers, request.positions, self.dtype, self.device)
+            raise CaptureError(
+                "backend 'nnsight' takes and gives no cache; capture without shared prefixes, or use backend 'hf'"
+            )
+        buffers = RowBuffers(
+            self.architecture, request.sites, request.layers, request.positions, self.dtype, self.device
+        )
         inputs = self.inputs(batch)
         final: list[torch.Tensor] = []
         recorded = None
@@ -74,7 +80,9 @@ class NnsightBackend(HuggingFaceBackend):
                 self._read(buffers, final)
                 tracer.stop()
         if not final:
-            raise CaptureError("the nnsight trace ended before the backbone's output was read; nothing of this batch was kept")
+            raise CaptureError(
+                "the nnsight trace ended before the backbone's output was read; nothing of this batch was kept"
+            )
         return Rows(
             sites=buffers.result(),
             final_norm=final[0],

@@ -51,11 +51,15 @@ def wrap_model(model: Any, tokenizer: Any) -> Any:
     kind = type(model).__name__
     reason = _unsupported(model.config)
     if reason is not None:
-        raise RequestError(f"backend 'transformer_lens' cannot read this {model.config.model_type} model: {reason}; use backend 'hf'")
+        raise RequestError(
+            f"backend 'transformer_lens' cannot read this {model.config.model_type} model: {reason}; use backend 'hf'"
+        )
     try:
         return build_bridge_from_module(model, kind, hf_config=model.config, dtype=model.dtype)
     except (ValueError, RuntimeError, AttributeError, NotImplementedError) as error:
-        raise RequestError(f"TransformerLens cannot bridge {kind} ({str(error).splitlines()[0]}); use backend 'hf' or 'nnsight'") from error
+        raise RequestError(
+            f"TransformerLens cannot bridge {kind} ({str(error).splitlines()[0]}); use backend 'hf' or 'nnsight'"
+        ) from error
 
 
 class TransformerLensBackend(HuggingFaceBackend):
@@ -84,7 +88,9 @@ class TransformerLensBackend(HuggingFaceBackend):
         model = bridge.original_model
         reason = _unsupported(model.config)
         if reason is not None:
-            raise RequestError(f"backend 'transformer_lens' cannot read this {model.config.model_type} model: {reason}; use backend 'hf'")
+            raise RequestError(
+                f"backend 'transformer_lens' cannot read this {model.config.model_type} model: {reason}; use backend 'hf'"
+            )
         super().__init__(model)
         self.bridge = bridge
         points = bridge.hook_dict
@@ -104,10 +110,16 @@ class TransformerLensBackend(HuggingFaceBackend):
 
     def rows(self, batch: Batch, request: Request, cache: Any = None) -> Rows:
         if cache is not None or request.use_cache:
-            raise CaptureError("backend 'transformer_lens' takes and gives no cache; capture without shared prefixes, or use backend 'hf'")
-        buffers = RowBuffers(self.architecture, request.sites, request.layers, request.positions, self.dtype, self.device)
+            raise CaptureError(
+                "backend 'transformer_lens' takes and gives no cache; capture without shared prefixes, or use backend 'hf'"
+            )
+        buffers = RowBuffers(
+            self.architecture, request.sites, request.layers, request.positions, self.dtype, self.device
+        )
         hooks: list[tuple[str, Callable[..., None]]] = [
-            (f"blocks.{layer}.{_HOOKS[site]}", _reads(buffers, site, layer)) for site in request.sites for layer in request.layers
+            (f"blocks.{layer}.{_HOOKS[site]}", _reads(buffers, site, layer))
+            for site in request.sites
+            for layer in request.layers
         ]
         patterns: dict[int, torch.Tensor] = {}
         recorded = None
@@ -131,7 +143,9 @@ class TransformerLensBackend(HuggingFaceBackend):
 
     def _row(self, layer: int, row: torch.Tensor | None) -> torch.Tensor | None:
         if row is None and layer in self._attending:
-            raise CaptureError(f"the attention of layer {layer} never came by in this TransformerBridge; capture without attention rows, or use backend 'hf'")
+            raise CaptureError(
+                f"the attention of layer {layer} never came by in this TransformerBridge; capture without attention rows, or use backend 'hf'"
+            )
         return row
 
 
