@@ -215,10 +215,14 @@ def _cell(reader: Backend, truth: _Truth, family: str, implementation: str, dtyp
             entropy.append(abs(float(statistics.entropy_bits[b]) - truth.entropy[i]))
             if compared and truth.attentions is not None:
                 rows.append(_row_error(got, b, int(batch.boundary[b]), truth.attentions[i]))
-    largest = (
-        float(np.max(errors)) if errors else float("nan") for errors in (states, entropy, rows)
-    )  # np.max keeps NaN
-    return Cell(family, reader.name, implementation, dtype, padding, *largest)
+    return Cell(
+        family, reader.name, implementation, dtype, padding, _largest(states), _largest(entropy), _largest(rows)
+    )
+
+
+def _largest(errors: Sequence[float]) -> float:
+    """The largest difference, NaN if any is NaN (which Python's max may drop) or none was measured."""
+    return float(np.max(errors)) if errors else float("nan")
 
 
 def _state_error(reader: Backend, got: Rows, b: int, posts: torch.Tensor, final: torch.Tensor) -> float:
@@ -237,7 +241,7 @@ def _state_error(reader: Backend, got: Rows, b: int, posts: torch.Tensor, final:
         projection: Any = reader.architecture.module(0, "z")
         with torch.no_grad():
             errors.append(_relative(projection(site["z"][0].flatten()[None])[0], site["attn_out"][0]))
-    return float(np.max(errors))
+    return _largest(errors)
 
 
 def _z_is_projected_plainly(reader: Backend) -> bool:
@@ -259,7 +263,7 @@ def _row_error(got: Rows, b: int, boundary: int, truth: list[torch.Tensor]) -> f
         expected = torch.zeros_like(row, dtype=torch.float64)
         expected[:, start : boundary + 1] = theirs.double()
         errors.append(float((row.double() - expected).abs().max()))
-    return float(np.max(errors))
+    return _largest(errors)
 
 
 def _relative(a: torch.Tensor, b: torch.Tensor) -> float:
