@@ -8,7 +8,7 @@ PIP := $(BIN)/pip --disable-pip-version-check -q
 # Reinstalled when the packaging or the C++ changes; the package itself is installed editable.
 SOURCES := setup.py pyproject.toml Makefile $(wildcard csrc/*)
 
-.PHONY: demo test lint matrix perf clean
+.PHONY: demo test lint matrix clean
 
 demo: $(VENV)/.demo
 	$(BIN)/precollapse run --model smollm2-135m-instruct --benchmark builtin,builtin_choice --n 24 --max-new-tokens 96 --out demo/run.zarr
@@ -22,6 +22,10 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	@mkdir -p $(VENV)/lint && ln -sfn ../.. $(VENV)/lint/precollapse
 	MYPYPATH=$(VENV)/lint $(BIN)/mypy $(addprefix -p precollapse.,hooks kernels store studies analysis) -m precollapse.cli
+
+# Every architecture x backend x padding x batch x attention implementation against transformers' own outputs (minutes).
+matrix: $(VENV)/.test
+	$(BIN)/python -m precollapse.hooks.parity --write docs/models.md
 
 clean:
 	rm -rf $(VENV) demo build *.egg-info kernels/*.so

@@ -91,3 +91,11 @@ def test_every_module_says_what_it_is_for():
         for path in sorted((ROOT / room).rglob("*.py")):
             doc = ast.get_docstring(ast.parse(path.read_text()))
             assert doc and len(doc) > 40, f"{path.relative_to(ROOT)} has no module docstring to speak of"
+
+
+def test_python_started_in_the_checkout_loads_models(tiny_folder):
+    """There the folder `kernels` is on sys.path, where transformers looks for a package of that name."""
+    code = f"import precollapse as pc; print(pc.Extractor.from_pretrained({str(tiny_folder)!r}).capture('hello').resid_post.shape)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "torch.Size([1, 3, 32])"
