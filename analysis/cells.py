@@ -36,9 +36,17 @@ _SUBSAMPLED = 400  # items whose inner products are kept for the subsampling tab
 class RunLike(Protocol):
     """What the analysis needs of a run (see `store.Run`)."""
 
-    states: pd.DataFrame
-    sites: Mapping[str, Sequence[int]]
-    manifest: Mapping[str, Any]
+    @property
+    def states(self) -> pd.DataFrame:
+        """One row per committed state."""
+
+    @property
+    def sites(self) -> Mapping[str, Sequence[int]]:
+        """Layers held of each site."""
+
+    @property
+    def manifest(self) -> Mapping[str, Any]:
+        """How the run came about."""
 
     def resid(
         self, layer: Any, site: str = ..., regime: Any = ..., benchmark: Any = ..., items: Any = ...

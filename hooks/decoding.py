@@ -48,7 +48,9 @@ def step_inputs(
     names = inspect.signature(model.forward).parameters
     cache_name = next((n for n in ("cache", "past_key_values", "cache_params") if n in names), None)
     if cache_name is None:
-        raise CaptureError(f"{type(model).__name__} takes no cache, so generation cannot go on from a capture; capture only")
+        raise CaptureError(
+            f"{type(model).__name__} takes no cache, so generation cannot go on from a capture; capture only"
+        )
     inputs: dict[str, Any] = {"input_ids": token[:, None], "use_cache": True, cache_name: cache}
     if mask is not None and takes_mask(cache):
         inputs["attention_mask"] = mask

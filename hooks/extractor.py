@@ -107,7 +107,9 @@ class Extractor:
     ) -> None:
         self.backend = make_backend(model, backend)
         if tokenizer is None and self.backend.name == "transformer_lens":
-            raise RequestError("the tokenizer that a TransformerBridge carries adds a BOS whatever the model's own does; pass the model's as Extractor(bridge, tokenizer)")
+            raise RequestError(
+                "the tokenizer that a TransformerBridge carries adds a BOS whatever the model's own does; pass the model's as Extractor(bridge, tokenizer)"
+            )
         self.renderer = Renderer(tokenizer if tokenizer is not None else getattr(model, "tokenizer", None))
         self.source: models.ModelSource | None = None
         if batch_tokens is not None and batch_tokens < 1:
@@ -124,7 +126,9 @@ class Extractor:
             self.gate_report = gate(self.backend, ids, self.renderer.pad_id, self.device)
         if compile:
             if self.backend.name != "hf":
-                raise RequestError(f"compile is supported by backend 'hf' only, found {self.backend.name!r}; leave it out")
+                raise RequestError(
+                    f"compile is supported by backend 'hf' only, found {self.backend.name!r}; leave it out"
+                )
             from .compile import CompiledBackend
 
             self.backend = CompiledBackend(self.backend, "inductor" if compile is True else compile)
@@ -285,13 +289,19 @@ class Extractor:
         if attention not in _ATTENTION:
             raise RequestError(f"attention={attention!r} is unknown; choose from {', '.join(_ATTENTION)}")
         if attention != "none" and not self.backend.gives_attention:
-            raise RequestError(f"backend {self.backend.name!r} gives no attention rows for {self.backend.architecture.model_type} models ({why_no_attention(self.backend.architecture)}); use attention='none'")
+            raise RequestError(
+                f"backend {self.backend.name!r} gives no attention rows for {self.backend.architecture.model_type} models ({why_no_attention(self.backend.architecture)}); use attention='none'"
+            )
         if keep_cache and not self.backend.gives_cache:
-            raise RequestError(f"backend {self.backend.name!r} gives no cache, so generation cannot go on from its capture")
+            raise RequestError(
+                f"backend {self.backend.name!r} gives no cache, so generation cannot go on from its capture"
+            )
         head: Any = self.backend.architecture.head
         vocabulary = int(head.weight.shape[0]) if hasattr(head, "weight") else len(self.tokenizer)
         if isinstance(top_k, bool) or not isinstance(top_k, int) or not 0 <= top_k <= vocabulary:
-            raise RequestError(f"top_k must be a whole number between 0 and the vocabulary size {vocabulary}, found {top_k!r}")
+            raise RequestError(
+                f"top_k must be a whole number between 0 and the vocabulary size {vocabulary}, found {top_k!r}"
+            )
         return names, chosen
 
     def stream(
@@ -338,9 +348,23 @@ class Extractor:
         index = torch.tensor([(*(places[i] if places else ()), len(p) - 1) for i, p in enumerate(prompts)])
         request = Request(tuple(s for s in sites if s != "final_norm"), layers, index, attention != "none", keep_cache)
         for batch, got, note in self._passes(prompts, request, index):
-            yield self._finished(batch, got, [rendered[i] for i in batch.rows], sites, layers, attention, forms, top_k, columns, places, note)
+            yield self._finished(
+                batch,
+                got,
+                [rendered[i] for i in batch.rows],
+                sites,
+                layers,
+                attention,
+                forms,
+                top_k,
+                columns,
+                places,
+                note,
+            )
 
-    def _passes(self, prompts: Sequence[Sequence[int]], request: Request, index: torch.Tensor) -> Iterator[tuple[Batch, Rows, dict[str, Any]]]:
+    def _passes(
+        self, prompts: Sequence[Sequence[int]], request: Request, index: torch.Tensor
+    ) -> Iterator[tuple[Batch, Rows, dict[str, Any]]]:
         """Run all prompts, those that begin alike from one prefix; every batch looks as if its prompts had been run whole."""
         keep_cache = request.use_cache
         side = "left" if keep_cache else "right"
@@ -354,7 +378,9 @@ class Extractor:
             if why_not is not None:
                 groups = [Group(0, tuple(range(len(prompts))))]
         shared = [{"tokens": g.length, "prompts": len(g.rows)} for g in groups if g.length]
-        note: dict[str, Any] = {"share_prefix": mode, "shared_prefixes": shared} | ({"not_shared": why_not} if why_not else {})
+        note: dict[str, Any] = {"share_prefix": mode, "shared_prefixes": shared} | (
+            {"not_shared": why_not} if why_not else {}
+        )
         for own in groups:
             if own.length:
                 with section("backbone"):
@@ -362,7 +388,10 @@ class Extractor:
                 batches = self._shared.batches(prompts, own, self.batch_tokens, keep_cache)
             else:
                 lengths = [len(prompts[i]) for i in own.rows]
-                batches = [[own.rows[k] for k in part] for part in group(lengths, self.batch_tokens, keep_cache and not left_safe)]
+                batches = [
+                    [own.rows[k] for k in part]
+                    for part in group(lengths, self.batch_tokens, keep_cache and not left_safe)
+                ]
             for rows in batches:
                 with section("backbone"):
                     if own.length:
@@ -450,7 +479,9 @@ class Extractor:
         config = self.model.config
         architecture = self.backend.architecture
         return {
-            "model": self.source.name if self.source else (getattr(config, "_name_or_path", "") or type(self.model).__name__),
+            "model": self.source.name
+            if self.source
+            else (getattr(config, "_name_or_path", "") or type(self.model).__name__),
             "model_revision": self.source.revision if self.source else getattr(config, "_commit_hash", None),
             "model_type": architecture.model_type,
             "architecture_source": architecture.source,
@@ -482,17 +513,23 @@ class Extractor:
         limit = self.context_length
         for i, r in enumerate(rendered):
             if limit is not None and len(r.token_ids) > limit:
-                raise RequestError(f"prompt {i} has {len(r.token_ids)} tokens, more than the model's context of {limit}; shorten or leave it out")
+                raise RequestError(
+                    f"prompt {i} has {len(r.token_ids)} tokens, more than the model's context of {limit}; shorten or leave it out"
+                )
 
     def _option_forms(self, options: Any, n: int) -> list[OptionForms | None] | None:
         if options is None:
             return None
         if isinstance(options, str) or not isinstance(options, Sequence):
-            raise RequestError(f"options must be a tuple of strings such as ('A', 'B'), or a list of such tuples, found {options!r}")
+            raise RequestError(
+                f"options must be a tuple of strings such as ('A', 'B'), or a list of such tuples, found {options!r}"
+            )
         if all(isinstance(o, str) for o in options):
             return [option_forms(self.tokenizer, options)] * n
         if len(options) != n:
-            raise RequestError(f"options has {len(options)} entries for {n} prompts; give one tuple for all, or one per prompt")
+            raise RequestError(
+                f"options has {len(options)} entries for {n} prompts; give one tuple for all, or one per prompt"
+            )
         known: dict[tuple[str, ...], OptionForms] = {}
         out: list[OptionForms | None] = []
         for i, o in enumerate(options):
@@ -509,7 +546,9 @@ class Extractor:
     ) -> list[dict[str, list[int]]] | None:
         if attention != "summary":
             if spans is not None:
-                raise RequestError(f"spans are used by attention='summary' only, found attention={attention!r}; leave them out")
+                raise RequestError(
+                    f"spans are used by attention='summary' only, found attention={attention!r}; leave them out"
+                )
             return None
         if spans is None:
             return [{} for _ in rendered]
@@ -517,13 +556,20 @@ class Extractor:
             raise RequestError(f"spans has {len(spans)} entries for {len(rendered)} prompts; give one dict per prompt")
         taken = {"entropy_bits", "first_token", "rest"} & {name for own in spans for name in own}
         if taken:
-            raise RequestError(f"a span may not be named {sorted(taken)[0]!r}, which the summary uses itself; give it another name")
+            raise RequestError(
+                f"a span may not be named {sorted(taken)[0]!r}, which the summary uses itself; give it another name"
+            )
         return [
-            {name: self.renderer.columns(r, start, end, f"span {name!r} of prompt {i}") for name, (start, end) in own.items()}
+            {
+                name: self.renderer.columns(r, start, end, f"span {name!r} of prompt {i}")
+                for name, (start, end) in own.items()
+            }
             for i, (r, own) in enumerate(zip(rendered, spans, strict=True))
         ]
 
-    def _refuse_non_finite(self, kept: Mapping[str, torch.Tensor], entropy: torch.Tensor, batch: Batch, layers: tuple[int, ...]) -> None:
+    def _refuse_non_finite(
+        self, kept: Mapping[str, torch.Tensor], entropy: torch.Tensor, batch: Batch, layers: tuple[int, ...]
+    ) -> None:
         for site, rows in kept.items():
             bad = ~torch.isfinite(rows)
             if bool(bad.any()):
@@ -532,13 +578,19 @@ class Extractor:
                 raise _not_finite(f"{site}{place}", rows, batch.rows[where[0]])
         bad_rows = (~torch.isfinite(entropy)).nonzero()
         if len(bad_rows):
-            raise _not_finite("the next-token distribution", torch.empty(0, dtype=self.model.dtype), batch.rows[int(bad_rows[0])])
+            raise _not_finite(
+                "the next-token distribution", torch.empty(0, dtype=self.model.dtype), batch.rows[int(bad_rows[0])]
+            )
 
 
 def _not_finite(what: str, rows: torch.Tensor, prompt: int) -> CaptureError:
     """The error for values that are no numbers; `prompt` says which, for callers that know it by another name."""
     narrow = rows.dtype == torch.float16
-    why = "float16 overflows there: load the model with dtype='bfloat16' or 'float32'" if narrow else "its weights or its arithmetic give NaN or infinity there: check the model's files"
+    why = (
+        "float16 overflows there: load the model with dtype='bfloat16' or 'float32'"
+        if narrow
+        else "its weights or its arithmetic give NaN or infinity there: check the model's files"
+    )
     error = CaptureError(f"{what} of prompt {prompt} is not finite in {str(rows.dtype).removeprefix('torch.')}; {why}")
     error.prompt = prompt
     return error
@@ -556,23 +608,31 @@ def as_prompts(prompts: Any, renderer: Renderer) -> list[Any]:
         return [prompts]
     if isinstance(prompts, Mapping):
         if "input_ids" not in prompts:
-            raise RequestError(f"prompts is a mapping with keys {sorted(prompts)}; give one with input_ids and attention_mask, or a list of prompts")
+            raise RequestError(
+                f"prompts is a mapping with keys {sorted(prompts)}; give one with input_ids and attention_mask, or a list of prompts"
+            )
         mask = prompts.get("attention_mask")
         if mask is None:
             return as_prompts(prompts["input_ids"], renderer)
         try:
             ids, mask = torch.as_tensor(prompts["input_ids"]), torch.as_tensor(mask)
         except (TypeError, ValueError) as error:
-            raise RequestError(f"input_ids and attention_mask must be rectangular [batch, tokens] ({error}); or give lists of token ids without padding") from error
+            raise RequestError(
+                f"input_ids and attention_mask must be rectangular [batch, tokens] ({error}); or give lists of token ids without padding"
+            ) from error
         if mask.shape != ids.shape or ids.ndim != 2:
-            raise RequestError(f"input_ids {list(ids.shape)} and attention_mask {list(mask.shape)} must both be [batch, tokens] and equal in shape")
+            raise RequestError(
+                f"input_ids {list(ids.shape)} and attention_mask {list(mask.shape)} must both be [batch, tokens] and equal in shape"
+            )
         return [row[keep.bool()].tolist() for row, keep in zip(ids, mask, strict=True)]
     if isinstance(prompts, np.ndarray) and prompts.dtype.kind in "UO":
         prompts = prompts.tolist()
     if isinstance(prompts, torch.Tensor | np.ndarray):
         ids = torch.as_tensor(prompts)
         if ids.ndim not in (1, 2) or ids.is_floating_point() or ids.is_complex():
-            raise RequestError(f"a tensor of prompts must hold integers [tokens] or [batch, tokens], found {ids.dtype} of shape {list(ids.shape)}")
+            raise RequestError(
+                f"a tensor of prompts must hold integers [tokens] or [batch, tokens], found {ids.dtype} of shape {list(ids.shape)}"
+            )
         rows = [ids.tolist()] if ids.ndim == 1 else ids.tolist()
         pad = getattr(renderer.tokenizer, "pad_token_id", None)
         if len(rows) > 1 and pad is not None and any(row and pad in (row[0], row[-1]) for row in rows):
@@ -581,7 +641,9 @@ def as_prompts(prompts: Any, renderer: Renderer) -> list[Any]:
             )
         return rows
     if not isinstance(prompts, Sequence) or isinstance(prompts, bytes | bytearray):
-        raise RequestError(f"prompts is a {type(prompts).__name__}; give a string, chat messages, token ids, or a list of these")
+        raise RequestError(
+            f"prompts is a {type(prompts).__name__}; give a string, chat messages, token ids, or a list of these"
+        )
     items = list(prompts)
     if items and (all(isinstance(p, Mapping) and "role" in p for p in items) or all(_is_id(p) for p in items)):
         return [items]
@@ -590,10 +652,17 @@ def as_prompts(prompts: Any, renderer: Renderer) -> list[Any]:
 
 def _is_id(value: Any) -> bool:
     """Whether a value is one token id: an integer of Python, numpy or torch."""
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool) or isinstance(value, torch.Tensor) and value.ndim == 0
+    return (
+        isinstance(value, numbers.Integral)
+        and not isinstance(value, bool)
+        or isinstance(value, torch.Tensor)
+        and value.ndim == 0
+    )
 
 
-def _attention_rows(attention: list[torch.Tensor | None] | None, batch: Batch, lengths: list[int]) -> list[torch.Tensor]:
+def _attention_rows(
+    attention: list[torch.Tensor | None] | None, batch: Batch, lengths: list[int]
+) -> list[torch.Tensor]:
     """Cut each prompt's own columns out of the batch: [L, H, T_i] on the CPU, NaN at layers without attention."""
     assert attention is not None
     known = next((row for row in attention if row is not None), None)
@@ -610,7 +679,10 @@ def _attention_rows(attention: list[torch.Tensor | None] | None, batch: Batch, l
 def _summary(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """One array per name, NaN where a prompt has no such span."""
     empty = np.full(next(iter(parts[0].values())).shape, np.nan)
-    return {name: np.stack([part.get(name, empty) for part in parts]) for name in sorted({name for part in parts for name in part})}
+    return {
+        name: np.stack([part.get(name, empty) for part in parts])
+        for name in sorted({name for part in parts for name in part})
+    }
 
 
 def join(pieces: Sequence[CapturedBatch], n: int) -> States:
@@ -623,7 +695,9 @@ def join(pieces: Sequence[CapturedBatch], n: int) -> States:
     """
     order = [row for piece in pieces for row in piece.batch.rows]
     if sorted(order) != list(range(n)):
-        raise CaptureError(f"{len(order)} states were captured for {n} prompts; nothing was kept, which is a fault of this package")
+        raise CaptureError(
+            f"{len(order)} states were captured for {n} prompts; nothing was kept, which is a fault of this package"
+        )
     place = np.argsort(order)
     states = [piece.states for piece in pieces]
     first = states[0]
@@ -634,7 +708,12 @@ def join(pieces: Sequence[CapturedBatch], n: int) -> States:
             return None
         if isinstance(values[0], np.ndarray):
             width = max(v.shape[1] for v in values) if values[0].ndim == 2 else 0
-            padded = [np.pad(v, ((0, 0), (0, width - v.shape[1])), constant_values=np.nan) if width and v.shape[1] < width else v for v in values]
+            padded = [
+                np.pad(v, ((0, 0), (0, width - v.shape[1])), constant_values=np.nan)
+                if width and v.shape[1] < width
+                else v
+                for v in values
+            ]
             return np.concatenate(padded)[place]
         joined = [x for v in values for x in v]
         return [joined[i] for i in place]
@@ -651,10 +730,31 @@ def join(pieces: Sequence[CapturedBatch], n: int) -> States:
         names = sorted({name for s in states for name in s.attention_summary or ()})
         shape = next(iter(first.attention_summary.values())).shape[1:]
         summary = {
-            name: np.concatenate([(s.attention_summary or {}).get(name, np.full((len(s), *shape), np.nan)) for s in states])[place] for name in names
+            name: np.concatenate(
+                [(s.attention_summary or {}).get(name, np.full((len(s), *shape), np.nan)) for s in states]
+            )[place]
+            for name in names
         }
-    numbers = ("entropy_bits", "logsumexp", "top_ids", "top_logits", "option_logprobs", "option_entropy_bits", "option_margin", "option_mass")
-    lists = ("token_ids", "boundary", "positions", "bos_count", "texts", "template_hash", "option_labels", "attention_rows")
+    numbers = (
+        "entropy_bits",
+        "logsumexp",
+        "top_ids",
+        "top_logits",
+        "option_logprobs",
+        "option_entropy_bits",
+        "option_margin",
+        "option_mass",
+    )
+    lists = (
+        "token_ids",
+        "boundary",
+        "positions",
+        "bos_count",
+        "texts",
+        "template_hash",
+        "option_labels",
+        "attention_rows",
+    )
     return States(
         sites=sites,
         layers=first.layers,

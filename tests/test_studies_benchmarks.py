@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from precollapse.errors import RequestError
 from precollapse.studies import benchmarks
 from precollapse.studies.benchmarks import Item, load

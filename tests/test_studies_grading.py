@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from precollapse.errors import RequestError
 from precollapse.studies import benchmarks, math_equality
 from precollapse.studies.grading import Grade, grade

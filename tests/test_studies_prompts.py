@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from precollapse.errors import RequestError
 from precollapse.studies import prompts
 from precollapse.studies.benchmarks import Item
