@@ -212,7 +212,9 @@ def _add_model_arguments(p: argparse.ArgumentParser) -> None:
     p.add_argument("--device", help="torch device, such as cuda:0 (default: the first GPU, else the CPU)")
     p.add_argument("--revision", help="Hub revision of the model")
     p.add_argument(
-        "--batch-tokens", type=int, help="most padded tokens per batch (default: 2048 on a CPU, 16384 on a GPU)"
+        "--batch-tokens",
+        type=int,
+        help="most padded tokens per batch (default: 8192 on a CPU, or 2048 with --no-generate; 16384 on a GPU)",
     )
 
 

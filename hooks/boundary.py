@@ -76,6 +76,7 @@ def group(
     equal_only: bool = False,
     extra: int = 0,
     column_budget: int | None = None,
+    fewest: bool = False,
 ) -> list[list[int]]:
     """Group prompts of similar length into batches of at most `token_budget` padded tokens.
 
@@ -94,6 +95,9 @@ def group(
         Columns that every row has besides its own tokens (a shared prefix).
     column_budget : int, optional
         Most columns, those of `extra` included, in a batch.
+    fewest : bool
+        Make as few batches as possible, and among those the one with the fewest padded tokens: for batches that are generated
+        from, since a decoding step costs nearly the same for few rows as for many.
 
     Returns
     -------
@@ -101,7 +105,7 @@ def group(
         Prompt indices, longest first; every prompt is in exactly one batch.
     """
     order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
-    pass_cost = token_budget / PASS_COST
+    pass_cost = token_budget * len(lengths) if fewest else token_budget / PASS_COST
     # cheapest[k]: padded tokens and passes for the k longest prompts; start[k]: where their last batch begins
     cheapest, start = [0.0], [0]
     for k in range(1, len(order) + 1):

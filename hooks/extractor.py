@@ -35,12 +35,15 @@ from .unembedding import row_statistics
 _GATE_TEXTS = ("The capital of France is", "2 + 2 =", "Choose one letter, A or B, and reply with nothing else. Answer:")
 _ATTENTION = ("none", "summary", "rows")
 CPU_BATCH_TOKENS = 2048
+CPU_GENERATING_TOKENS = 8192
 GPU_BATCH_TOKENS = 16384
 
 
-def default_batch_tokens(device_type: str) -> int:
-    """Most padded tokens per batch where the caller does not say."""
-    return CPU_BATCH_TOKENS if device_type == "cpu" else GPU_BATCH_TOKENS
+def default_batch_tokens(device_type: str, generating: bool = False) -> int:
+    """Most padded tokens per batch where the caller does not say; on a CPU more when the batch is generated from."""
+    if device_type != "cpu":
+        return GPU_BATCH_TOKENS
+    return CPU_GENERATING_TOKENS if generating else CPU_BATCH_TOKENS
 
 
 @dataclass(frozen=True)
@@ -390,7 +393,7 @@ class Extractor:
                 lengths = [len(prompts[i]) for i in own.rows]
                 batches = [
                     [own.rows[k] for k in part]
-                    for part in group(lengths, self.batch_tokens, keep_cache and not left_safe)
+                    for part in group(lengths, self.batch_tokens, keep_cache and not left_safe, fewest=keep_cache)
                 ]
             for rows in batches:
                 with section("backbone"):

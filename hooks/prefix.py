@@ -231,7 +231,7 @@ class SharedPrefixes:
         """Which prompts of a group are run together: at most `token_budget` new tokens, and few enough columns."""
         suffixes = [len(prompts[i]) - shared.length for i in shared.rows]
         columns = token_budget * (KEYS_PER_TOKEN_KEPT if keep_cache else KEYS_PER_TOKEN)
-        parts = group(suffixes, token_budget, extra=shared.length, column_budget=columns)
+        parts = group(suffixes, token_budget, extra=shared.length, column_budget=columns, fewest=keep_cache)
         return [[shared.rows[k] for k in part] for part in parts]
 
     def prefill(self, tokens: Sequence[int]) -> DynamicCache:

@@ -72,7 +72,12 @@ def run_study(config: StudyConfig, *, progress: bool = True, extractor: Extracto
             return existing
     if extractor is None:
         extractor = Extractor.from_pretrained(
-            config.model, config.backend, config.dtype, config.device, config.revision, batch_tokens=config.batch_tokens
+            config.model,
+            config.backend,
+            config.dtype,
+            config.device,
+            config.revision,
+            batch_tokens=asked["batch_tokens"],
         )
     rendered = render_work(config, work, extractor)
     recipe = Recipe.of(config, extractor, work)
@@ -126,7 +131,7 @@ def full_settings(
     device_type = hook_models.torch_device(config.device).type
     asked["model"] = f"{source.location}@{source.revision}" if source.kind == "hub" else source.revision
     asked["device_type"] = device_type
-    asked["batch_tokens"] = config.batch_tokens or default_batch_tokens(device_type)
+    asked["batch_tokens"] = config.batch_tokens or default_batch_tokens(device_type, config.generate)
     asked["max_new_tokens"] = {r: config.cap(r, known) for r in config.regimes} if config.generate else {}
     asked["items"] = {}
     for benchmark in config.benchmarks:

@@ -247,3 +247,14 @@ def test_solved_examples_on_the_embedded_model(embedded, shared_data):
     assert shared.manifest["passes"]["shared_prefixes"][0]["prompts"] == 2
     assert relative(shared.resid_post, plain.resid_post) < 1e-4
     np.testing.assert_allclose(shared.entropy_bits, plain.entropy_bits, rtol=1e-4)
+
+
+def test_batches_to_generate_from_are_as_few_as_can_be():
+    from precollapse.hooks.boundary import group
+
+    lengths = [100] * 3 + [40] * 20 + [7]
+    few = group(lengths, 2400, fewest=True)
+    assert [len(b) for b in few] == [24] and sorted(few[0]) == list(range(24))
+    assert len(group(lengths, 2400)) > 1
+    few = group(lengths, 1000, fewest=True)
+    assert len(few) == 2 and all(len(b) * lengths[b[0]] <= 1000 for b in few)
