@@ -190,13 +190,31 @@ def add_study_arguments(p: argparse.ArgumentParser) -> None:
         choices=("auto", "float32", "float16", "bfloat16"),
         help="how site rows are stored (default: the model's dtype)",
     )
+    p.add_argument(
+        "--after",
+        default="",
+        metavar="PLACES",
+        help="also keep resid_post after so many output tokens, or at a text in the output; comma list such as 1,8,####",
+    )
     p.add_argument("--no-generate", action="store_true", help="capture only")
     p.add_argument(
         "--max-new-tokens",
         metavar="N",
         help="cap on output tokens, a number or regime=N,... (default: 50 for baseline, 512 for the others)",
     )
+    p.add_argument(
+        "--hypotheses",
+        metavar="FILE.yaml",
+        help="hypotheses declared beforehand; the file is recorded in the run before it starts, and report tests them",
+    )
     _add_model_arguments(p)
+    p.add_argument(
+        "--share-prefix",
+        default="auto",
+        choices=("auto", "never", "always"),
+        help="compute common prefixes of prompts once (default: auto)",
+    )
+    p.add_argument("--compile", action="store_true", help="compile the backbone with its taps (backend hf)")
     p.add_argument(
         "--shard-size",
         type=int,
@@ -237,6 +255,8 @@ def study_config(a: argparse.Namespace) -> Any:
         attention=a.attention,
         top_k=a.top_k,
         generate=not a.no_generate,
+        after=_names(a.after),
+        hypotheses=a.hypotheses,
         max_new_tokens=_caps(a.max_new_tokens),
         moments=a.moments,
         store_dtype=a.store_dtype,
@@ -245,6 +265,8 @@ def study_config(a: argparse.Namespace) -> Any:
         device=a.device,
         revision=a.revision,
         batch_tokens=a.batch_tokens,
+        share_prefix=a.share_prefix,
+        compile=a.compile,
         shard_size=a.shard_size,
     )
 
@@ -281,11 +303,82 @@ def _report_command(commands: Any) -> None:
     p.add_argument("runs", nargs="+", metavar="RUN.zarr")
     p.add_argument("--out", metavar="DIR", help="folder for report.md, report.csv, report.html and the figures")
     p.add_argument("--seed", type=int, default=0, help="seed of splits, resamples and shuffles (default: 0)")
+    for_studies = p.add_argument_group("studies only")
+    for flag, default, text in (
+        ("--site", "resid_post", "states that are analysed (default: resid_post)"),
+        (
+            "--layers",
+            "all",
+            "layers the probe reads together, such as 5,10-12 or last; of several sets apart by / validation chooses (default: all)",
+        ),
+        ("--probe", "logistic", "logistic, ridge, linear, mean-difference, knn or mlp (default: logistic)"),
+        ("--target", "correct", "column that the probe predicts (default: correct)"),
+    ):
+        for_studies.add_argument(flag, default=default, help=text)
+    for flag, number, text in (
+        ("--splits", 20, "repeated splits, for the spread (default: 20)"),
+        ("--shuffles", 100, "refits on shuffled training labels (default: 100)"),
+        ("--resamples", 1000, "bootstrap resamples (default: 1000)"),
+    ):
+        for_studies.add_argument(flag, type=int, default=number, help=text)
+    for_studies.add_argument(
+        "--hypotheses", metavar="FILE.yaml", help="hypotheses to test (default: those that the run recorded)"
+    )
     p.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
+def _analysis_settings(a: argparse.Namespace, runs: list[Any]) -> Any:
+    """The settings of an analysis that the arguments describe; layers are counted as the runs hold them."""
+    from .analysis.cells import Settings
+
+    for name in ("splits", "shuffles", "resamples"):
+        if getattr(a, name) < (1 if name == "resamples" else 0):
+            raise RequestError(
+                f"--{name} must be a whole number of at least {int(name == 'resamples')}, found {getattr(a, name)}"
+            )
+    layers = None
+    if a.layers != "all":
+        held = [run.sites.get(a.site, ()) for run in runs]
+        if len({tuple(one) for one in held}) > 1:
+            raise RequestError(f"the runs hold different layers of {a.site}; report them apart to choose --layers")
+        layers = [_layer_set(text, held[0]) for text in a.layers.split("/")]
+    return Settings(
+        site=a.site,
+        layers=layers,
+        probe=a.probe,
+        target=a.target,
+        seed=a.seed,
+        resamples=a.resamples,
+        shuffles=a.shuffles,
+        n_splits=a.splits,
+    )
+
+
+def _layer_set(text: str, held: Sequence[int]) -> tuple[int, ...]:
+    """Layers named as for run, of those that a run holds."""
+    found: list[int] = []
+    for part in _names(text):
+        bounds = re.fullmatch(r"(\d+)-(\d+)", part)
+        if bounds:
+            found += range(int(bounds[1]), int(bounds[2]) + 1)
+        elif re.fullmatch(r"-?\d+", part):
+            found.append(int(part) if int(part) >= 0 else (max(held) + 1 + int(part) if held else int(part)))
+        elif part == "last" and held:
+            found.append(max(held))
+        else:
+            raise RequestError(
+                f"--layers {text!r} is not understood; write for example 5,10-12, last, -1, or 0-9/10-19/20-29"
+            )
+    unknown = [layer for layer in found if layer not in held]
+    if unknown or not found:
+        raise RequestError(
+            f"--layers {text!r} names layer {unknown[0] if unknown else '()'}, which the run does not hold; it holds {', '.join(map(str, held)) or 'none'}"
+        )
+    return tuple(dict.fromkeys(found))
+
+
 def _report(a: argparse.Namespace) -> int:
-    from .analysis import report
+    from .analysis import hypotheses, report
     from .store import open_run
 
     runs = [open_run(path) for path in a.runs]
@@ -297,7 +390,11 @@ def _report(a: argparse.Namespace) -> int:
             f"the runs are of different kinds ({', '.join(sorted(kinds))}); report studies and trajectories apart"
         )
     made = report.write_report(
-        runs, Path(a.out) if a.out else None, seed=a.seed, progress=None if a.quiet else _progress("report")
+        runs,
+        Path(a.out) if a.out else None,
+        settings=_analysis_settings(a, runs),
+        hypotheses=None if a.hypotheses is None else hypotheses.load(a.hypotheses),
+        progress=None if a.quiet else _progress("report"),
     )
     if a.json:
         print(made.to_json())

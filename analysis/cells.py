@@ -17,7 +17,8 @@ import numpy as np
 import pandas as pd
 
 from ..errors import RequestError
-from . import density, dimension, options, probes, regimes, rowspace, splits, statistics, transfer
+from . import after, density, dimension, options, probes, regimes, rowspace, splits, statistics, transfer
+from .after import After
 from .density import Adequacy
 from .dimension import Dimensionality
 from .options import OptionSummary
@@ -110,6 +111,7 @@ class Cell:
     adequacy: Adequacy | None
     probe_gain: Interval
     reason: str = ""
+    after: tuple[After, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -222,6 +224,8 @@ def _benchmark(
     base = _by_item(states, BASELINE)
     kept = {} if layers else run.manifest
     cells = [_cell(model, name, regime, reading, base, settings, kept) for regime in reading.regimes]
+    if layers and site == Settings.site:
+        cells = [replace(cell, after=_after(run, cell, site, layers, split, settings)) for cell in cells]
     present = set(reading.regimes)
     cells += [cell for cell in lost if cell.regime not in present]
     return Benchmark(model, name, tuple(cells), split, reading.transfer(), reading.subsampling())
@@ -427,6 +431,36 @@ def _cell(
         predictors=regimes.predictive_power(states, outcomes, resamples, level, seed),
         adequacy=reading.adequacy(regime),
         probe_gain=_gain_over_entropy(probe, mine, settings),
+    )
+
+
+def _after(
+    run: RunLike, cell: Cell, site: str, layers: tuple[int, ...], split: Split, settings: Settings
+) -> tuple[After, ...]:
+    """The cell's states after the boundary against those at it, for every place that the run kept."""
+
+    def source(name: str) -> Layers:
+        return Layers(
+            layers,
+            lambda layer: run.resid(layer, site=name, benchmark=cell.benchmark, regime=cell.regime),
+            len(cell.states),
+        )
+
+    return tuple(
+        after.compare(
+            place,
+            source(site),
+            source(f"{after.AFTER}{place}"),
+            cell.states,
+            settings.target,
+            split,
+            layers=settings.layers,
+            probe=settings.probe,
+            seed=settings.seed,
+            resamples=settings.resamples,
+            level=settings.level,
+        )
+        for place in after.places(list(run.sites))
     )
 
 

@@ -24,6 +24,7 @@ from .cells import BASELINE, Cell, RunAnalysis
 from .statistics import Interval, Test
 
 RECORDED = "hypotheses_sha256"  # where a run's manifest holds the hash of the study file
+TEXT = "hypotheses"  # and where its text
 
 
 @dataclass(frozen=True)
@@ -75,13 +76,25 @@ def load(path: str | os.PathLike[str]) -> Family:
     RequestError
         The file is missing, is not YAML, or declares something unknown; the message names the hypothesis and the field.
     """
-    import yaml
-
     file = Path(path)
     try:
         raw = file.read_bytes()
     except OSError as error:
         raise RequestError(f"The hypothesis file {file} cannot be read: {error.strerror or error}.") from None
+    return parse(raw, file)
+
+
+def recorded(manifests: Sequence[Mapping[str, Any]]) -> Family | None:
+    """The study file that runs recorded when they were started; None without one, or when they recorded different ones."""
+    texts = {manifest.get(TEXT) for manifest in manifests}
+    text = texts.pop() if len(texts) == 1 else None
+    return None if text is None else parse(str(text).encode(), Path("the file recorded by the run"))
+
+
+def parse(raw: bytes, file: Path) -> Family:
+    """A study file from its bytes; `file` is its name in messages. Raises as `load` does."""
+    import yaml
+
     try:
         content = yaml.safe_load(raw)
     except yaml.YAMLError as error:

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from ..errors import RequestError
-from . import cells, figures, statistics, tables
+from . import after, cells, figures, statistics, tables
 from . import page as pages
 from .cells import RunAnalysis, RunLike, Settings
 from .figures import Figure, Plan
@@ -56,7 +56,7 @@ class Report:
     ----------
     table : DataFrame
         One row per model x benchmark x regime (see `tables.main_table`).
-    robustness, options, predictors, dimension, subsampling, curves, transfer, calibration, hypotheses : DataFrame
+    robustness, options, predictors, dimension, subsampling, curves, transfer, after, calibration, hypotheses : DataFrame
     figures : tuple of Figure
         Empty when nothing was written.
     analyses : tuple of RunAnalysis
@@ -71,6 +71,7 @@ class Report:
     subsampling: pd.DataFrame
     curves: pd.DataFrame
     transfer: pd.DataFrame
+    after: pd.DataFrame
     calibration: pd.DataFrame
     hypotheses: pd.DataFrame
     analyses: tuple[RunAnalysis, ...] = field(repr=False)
@@ -113,6 +114,7 @@ class Report:
             "subsampling": records(self.subsampling),
             "curves": records(self.curves),
             "transfer": records(self.transfer),
+            "after": records(self.after),
             "calibration": records(self.calibration),
             "hypotheses": records(self.hypotheses),
             "figures": [f"figures/{f.png.name}" for f in self.figures],
@@ -167,7 +169,7 @@ def write_report(
     progress : callable (fraction done 0..1, what is being done), optional
     settings : Settings, optional
     hypotheses : Family, optional
-        Hypotheses declared beforehand (see `hypotheses.load`).
+        Hypotheses declared beforehand (see `hypotheses.load`); default those that the runs recorded when they were started.
     command : str, optional
         The command that made the report, named under every figure.
     names : optional
@@ -223,7 +225,9 @@ def build(
     predictors = tables.predictors_table(analyses)
     dimension = tables.dimension_table(analyses)
     transfer = tables.transfer_table(analyses)
-    tests, remarks = declared.evaluate(analyses, family, [dict(run.manifest) for run in runs])
+    later = after.table(analyses)
+    manifests = [dict(run.manifest) for run in runs]
+    tests, remarks = declared.evaluate(analyses, family or declared.recorded(manifests), manifests)
     shown = [
         tables.shown_cells(
             analyses,
@@ -239,6 +243,8 @@ def build(
         shown.append(tables.shown_frame(options, _OPTIONS, "Options: known, said", _OPTION_CAPTION))
     if len(transfer):
         shown.append(tables.shown_frame(transfer, _TRANSFER, "Transfer", _TRANSFER_CAPTION))
+    if len(later):
+        shown.append(tables.shown_frame(later, after.COLUMNS, "Before and after the first tokens", after.CAPTION))
     if len(tests):
         shown.append(tables.shown_frame(tests, declared.COLUMNS, "Tests", declared.CAPTION))
     notes = [note for a in analyses for note in a.notes] + remarks
@@ -251,6 +257,7 @@ def build(
         tables.subsampling_table(analyses),
         tables.curve_table(analyses),
         transfer,
+        later,
         tables.calibration_table(analyses),
         tests,
         tuple(analyses),
@@ -564,7 +571,7 @@ def _save(report: Report, folder: Path) -> None:
     extra = folder / "tables"
     extra.mkdir(exist_ok=True)
     names = ("robustness", "options", "predictors", "dimension", "subsampling", "curves", "transfer", "calibration")
-    for name in (*names, "hypotheses"):
+    for name in (*names, "after", "hypotheses"):
         frame: pd.DataFrame = getattr(report, name)
         _write(extra / f"{name}.csv", frame.to_csv(index=False) if len(frame.columns) else "")
 

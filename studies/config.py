@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..analysis import hypotheses as declared
 from ..errors import RequestError
-from . import benchmarks, prompts
+from . import after, benchmarks, prompts
 
 TEMPLATES = ("auto", "chat", "raw")
 ATTENTION = ("none", "summary", "rows")
@@ -54,11 +55,16 @@ class StudyConfig:
         Whether to let the model answer, and grade it.
     max_new_tokens : int or mapping of str to int, optional
         Cap on output tokens, for all regimes or by regime; None takes each regime's own (50 for baseline, 512 for the others).
+    after : tuple of str
+        Places after the boundary at which resid_post is kept too: numbers of output tokens, and at most one anchor text, such as
+        `####`, looked for in the output.
+    hypotheses : path, optional
+        YAML file of hypotheses (see `analysis.hypotheses.load`), recorded in the run before it starts.
     moments : bool
         Keep streaming mean and covariance of resid_post per cell and layer.
     store_dtype : {"auto", "float32", "float16", "bfloat16"}
         How site rows are stored; "auto" keeps the model's dtype.
-    backend, dtype, device, revision, batch_tokens
+    backend, dtype, device, revision, batch_tokens, share_prefix, compile
         As in `Extractor.from_pretrained`.
     shard_size : int, optional
         States per shard; None chooses it from the model's size (at most 32 when generating).
@@ -79,6 +85,8 @@ class StudyConfig:
     top_k: int = 10
     generate: bool = True
     max_new_tokens: int | Mapping[str, int] | None = None
+    after: Sequence[str] = ()
+    hypotheses: str | Path | None = None
     moments: bool = False
     store_dtype: str = "auto"
     backend: str = "hf"
@@ -86,10 +94,12 @@ class StudyConfig:
     device: str | None = None
     revision: str | None = None
     batch_tokens: int | None = None
+    share_prefix: str = "auto"
+    compile: bool = False
     shard_size: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("benchmarks", "regimes", "sites"):
+        for name in ("benchmarks", "regimes", "sites", "after"):
             value = getattr(self, name)
             value = (value,) if isinstance(value, str) else tuple(value)
             if len(set(value)) != len(value):
@@ -116,6 +126,11 @@ class StudyConfig:
                 raise RequestError(f"{name} must be a whole number of at least 1, found {value!r}")
         if not isinstance(self.top_k, int) or self.top_k < 0:
             raise RequestError(f"top_k must be a whole number of at least 0, found {self.top_k!r}")
+        object.__setattr__(self, "after", after.check_places(self.after))
+        if self.after and (not self.generate or after.SITE not in self.sites):
+            raise RequestError(
+                f"states after {', '.join(self.after)} need outputs and the site {after.SITE}; leave --no-generate out and add the site"
+            )
         known = self.regime_table()
         for name in self.regimes:
             prompts.get(name, known)
@@ -131,6 +146,20 @@ class StudyConfig:
                         f"max_new_tokens names regime {name!r}, which is not among {', '.join(self.regimes)}"
                     )
 
+        self.declared_hypotheses()
+
+    def declared_hypotheses(self) -> declared.Family | None:
+        """The declared hypotheses, checked against the study's benchmarks and regimes; None without a file."""
+        if self.hypotheses is None:
+            return None
+        family = declared.load(self.hypotheses)
+        for h in family.hypotheses:
+            if h.benchmark not in self.benchmarks or not {h.regime, h.against} <= {*self.regimes, declared.BASELINE}:
+                raise RequestError(
+                    f"hypothesis {h.id} is about {h.benchmark}, {h.regime} against {h.against}, which this study does not run; it runs {', '.join(self.benchmarks)} under {', '.join(self.regimes)}"
+                )
+        return family
+
     def regime_table(self) -> Mapping[str, prompts.Regime]:
         """The named regimes and the user's own."""
         return prompts.REGIMES if self.regimes_file is None else prompts.load_regimes(self.regimes_file)
@@ -143,7 +172,7 @@ class StudyConfig:
         return own if self.max_new_tokens is None else int(self.max_new_tokens)
 
 
-_NOT_NUMBERS = ("out", "items", "regimes_file", "device", "max_new_tokens", "shard_size", "model")
+_NOT_NUMBERS = ("out", "items", "regimes_file", "device", "max_new_tokens", "shard_size", "model", "hypotheses")
 
 
 def settings(config: StudyConfig) -> dict[str, Any]:
@@ -158,4 +187,5 @@ def defaults() -> dict[str, Any]:
     for f in dataclasses.fields(StudyConfig):
         if f.name not in _NOT_NUMBERS and f.default is not dataclasses.MISSING:
             out[f.name] = list(f.default) if isinstance(f.default, tuple) else f.default
+    out[declared.RECORDED] = None
     return out

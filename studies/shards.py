@@ -20,7 +20,7 @@ from ..hooks import CapturedBatch, Extractor, States, join
 from ..hooks.options import option_forms
 from ..hooks.rendering import Rendered
 from ..kernels import Moments
-from . import benchmarks, grading, prompts
+from . import after, benchmarks, grading, prompts
 from .config import StudyConfig
 from .generation import Output, continue_greedily
 from .moments import BLOB
@@ -134,6 +134,8 @@ class Recipe:
                 specs[site] = store.ArraySpec((n, architecture.heads, architecture.head_width), self.dtype, self.layers)
             else:
                 specs[site] = store.ArraySpec((n, architecture.width), self.dtype, self.layers)
+        for place in self.config.after:
+            specs[after.array_name(place)] = store.ArraySpec((n, architecture.width), self.dtype, self.layers)
         if self.config.top_k:
             specs["top_ids"] = store.ArraySpec((self.config.top_k,), "int64", None)
             specs["top_logits"] = store.ArraySpec((self.config.top_k,), "float32", None)
@@ -180,7 +182,7 @@ def make_shard(recipe: Recipe, members: list[tuple[Work, Rendered]], bar: Any = 
         part.update(resid)
         blobs[BLOB] = part.to_bytes()
     return {
-        "arrays": _arrays(recipe, states),
+        "arrays": _arrays(recipe, states) | _later(recipe, [r for _, r in members], outputs),
         "table": _table(recipe, members, states, outputs),
         "ragged": ragged,
         "blobs": blobs,
@@ -288,12 +290,27 @@ def _arrays(recipe: Recipe, states: States) -> dict[str, np.ndarray]:
     return out
 
 
-def _stored(x: torch.Tensor, name: str, site: str) -> np.ndarray:
+def _later(recipe: Recipe, rendered: list[Rendered], outputs: list[Output | None]) -> dict[str, np.ndarray]:
+    """The states after the boundary, one array per place; rows of outputs that do not reach it are NaN."""
+    out = {}
+    for place in recipe.config.after:
+        name = after.array_name(place)
+        rows, reached = after.states_after(recipe.extractor, rendered, outputs, place, recipe.layers)
+        width = recipe.extractor.backend.architecture.width
+        missing = torch.full((len(rendered), len(recipe.layers), width), float("nan"))
+        found = _stored(missing, recipe.dtype, name, finite=False)
+        if reached:
+            found[reached] = _stored(rows, recipe.dtype, name)
+        out[name] = found
+    return out
+
+
+def _stored(x: torch.Tensor, name: str, site: str, finite: bool = True) -> np.ndarray:
     """Site rows in the dtype they are stored in; a float16 that overflows is an error, not an infinity."""
     if name == "bfloat16":
         return x.to(torch.bfloat16).contiguous().view(torch.uint16).numpy()
     cast = x.to(getattr(torch, name))
-    if not bool(torch.isfinite(cast).all()):
+    if finite and not bool(torch.isfinite(cast).all()):
         raise RequestError(
             f"{site} holds values up to {float(x.abs().max()):.4g}, more than {name} can hold; use --store-dtype bfloat16 or float32"
         )

@@ -12,9 +12,11 @@ import json
 import os
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from .. import store
+from ..analysis import hypotheses
 from ..errors import RequestError
 from ..hooks import Extractor
 from ..hooks import models as hook_models
@@ -78,6 +80,8 @@ def run_study(config: StudyConfig, *, progress: bool = True, extractor: Extracto
             config.device,
             config.revision,
             batch_tokens=asked["batch_tokens"],
+            share_prefix=config.share_prefix,
+            compile=config.compile,
         )
     rendered = render_work(config, work, extractor)
     recipe = Recipe.of(config, extractor, work)
@@ -133,6 +137,8 @@ def full_settings(
     asked["device_type"] = device_type
     asked["batch_tokens"] = config.batch_tokens or default_batch_tokens(device_type, config.generate)
     asked["max_new_tokens"] = {r: config.cap(r, known) for r in config.regimes} if config.generate else {}
+    family = config.declared_hypotheses()
+    asked[hypotheses.RECORDED] = None if family is None else family.sha256
     asked["items"] = {}
     for benchmark in config.benchmarks:
         own = {w.item.id: w.item for w in work if w.benchmark == benchmark}
@@ -198,7 +204,15 @@ def _manifest(config: StudyConfig, extractor: Extractor, work: list[Work]) -> di
         "regimes": list(config.regimes),
         "max_new_tokens": {r: config.cap(r) for r in config.regimes} if config.generate else None,
         "decoding": "greedy" if config.generate else None,
+        **_declared(config),
     }
+
+
+def _declared(config: StudyConfig) -> dict[str, Any]:
+    family = config.declared_hypotheses()
+    if family is None or config.hypotheses is None:
+        return {}
+    return {hypotheses.RECORDED: family.sha256, hypotheses.TEXT: Path(config.hypotheses).read_text(encoding="utf-8")}
 
 
 def _has(regime: prompts.Regime, form: str) -> bool:

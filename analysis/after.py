@@ -1,0 +1,161 @@
+"""What can be read before the first token against what can be read once the answer has begun, in every cell of a run.
+
+Guarantees one split and the same test items for both states, and that a row whose output never reached the later place
+is left out of both and counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from . import contrast, information, probes
+from .contrast import Contrast
+from .information import Information
+from .rowspace import Layers
+from .splits import Split
+
+if TYPE_CHECKING:
+    from .cells import RunAnalysis
+
+AFTER = "resid_post_after_"  # arrays of states after the boundary: this, then a number of output tokens or "anchor"
+
+
+@dataclass(frozen=True)
+class After:
+    """A place after the boundary, in one cell.
+
+    Attributes
+    ----------
+    place : str
+        Number of output tokens, or "anchor".
+    contrast : Contrast
+        The probe of the outcome on both states.
+    before, after : Information, optional
+        Multiple choice: mutual information of the emitted answer with the one a probe reads from the state, over test items.
+    reached : int
+        States whose output reached the place.
+    """
+
+    place: str
+    contrast: Contrast
+    before: Information | None
+    after: Information | None
+    reached: int
+
+
+def places(sites: Sequence[str]) -> list[str]:
+    """The places of which a run holds states, by its sites."""
+    found = [site.removeprefix(AFTER) for site in sites if site.startswith(AFTER)]
+    return sorted(found, key=lambda place: (not place.isdigit(), int(place) if place.isdigit() else 0))
+
+
+def compare(
+    place: str,
+    first: Layers,
+    second: Layers,
+    states: pd.DataFrame,
+    target: str,
+    split: Split,
+    *,
+    layers: Any,
+    probe: str,
+    seed: int,
+    resamples: int,
+    level: float,
+) -> After:
+    """Compare the states of one cell at the boundary with those at a later place.
+
+    Parameters
+    ----------
+    place : str
+    first, second : Layers
+        Rows of the cell at the boundary and at the place, in the order of `states`.
+    states : DataFrame
+        The cell's table: `item_id`, the target, and for multiple choice `answer` and `option_choice`.
+    target : str
+    split : Split
+        The benchmark's.
+    layers, probe, seed, resamples, level
+        As in `probes.recoverability`.
+    """
+    items = states["item_id"].astype(str).to_numpy(object)
+    reached = first.finite() & second.finite()
+    found = contrast.before_after(
+        first, second, states[target], items, layers, seed, resamples, 0, probe=probe, split=split, level=level
+    )
+    said = None
+    if "option_choice" in states and states["option_choice"].notna().any() and "answer" in states:
+        said = [answer if good else None for answer, good in zip(states["answer"], reached, strict=True)]
+    before, after = (
+        None if said is None else _read(source, said, items, layers, probe, split, seed, resamples, level)
+        for source in (first, second)
+    )
+    return After(place, found, before, after, int(reached.sum()))
+
+
+def _read(
+    source: Layers,
+    said: Sequence[Any],
+    items: np.ndarray,
+    layers: Any,
+    probe: str,
+    split: Split,
+    seed: int,
+    resamples: int,
+    level: float,
+) -> Information:
+    """Information between the answer that was said and the one a probe of it reads, over the test items."""
+    r = probes.recoverability(source, said, items, layers, seed, 1, 0, probe=probe, split=split, level=level)
+    scores = np.asarray(r.test_scores)
+    if not r.test_items.size or not scores.size or not r.defined:
+        nothing = information.mutual_information([], [])
+        return replace(nothing, reason=r.reason or nothing.reason)
+    read = scores.argmax(axis=1) if scores.ndim == 2 else (scores > 0).astype(int)
+    return information.mutual_information(read, r.test_labels, resamples, resamples, level, seed)
+
+
+def table(analyses: Sequence[RunAnalysis]) -> pd.DataFrame:
+    """One row per cell and place: AUROC before and after, their paired difference, and the shared bits."""
+    rows = []
+    for cell in (c for a in analyses for c in a.cells):
+        for a in cell.after:
+            one, two, gain = a.contrast.before, a.contrast.after, a.contrast.difference
+            row: dict[str, Any] = {"model": cell.model, "benchmark": cell.benchmark, "regime": cell.regime}
+            row |= {"place": a.place, "reached": a.reached, "n_test": one.n_test}
+            for name, value in (("before", one.shown), ("after", two.shown), ("difference", gain)):
+                row |= {name: value.estimate, f"{name}_lower": value.lower, f"{name}_upper": value.upper}
+            for name, shared in (("before", a.before), ("after", a.after)):
+                row[f"bits_{name}"] = shared.corrected if shared else math.nan
+                row[f"bits_{name}_p"] = shared.p_value if shared else math.nan
+            bits = (a.before.reason or a.after.reason) if a.before and a.after else "no options, no answer read"
+            row["reason"] = "; ".join(part for part in (one.reason or two.reason or gain.reason, bits) if part)
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+COLUMNS = (
+    ("benchmark", "benchmark", 0),
+    ("regime", "regime", 0),
+    ("after", "place", 0),
+    ("reached", "reached", 0),
+    ("test n", "n_test", 0),
+    ("AUROC before", "before", 2),
+    ("AUROC after", "after", 2),
+    ("difference", "difference", 2),
+    ("bits before", "bits_before", 2),
+    ("p before", "bits_before_p", 3),
+    ("bits after", "bits_after", 2),
+    ("p after", "bits_after_p", 3),
+)
+CAPTION = (
+    "The same probe on the state before the first token and on the state after that many output tokens (or at the "
+    "anchor), on the same split; difference with its paired bootstrap interval. Reached: states whose output got there; "
+    "the others are left out of both. Bits: mutual information (Miller-Madow) of the answer given with the one that a "
+    "probe reads from the state, over test items, with its permutation p."
+)

@@ -1,0 +1,89 @@
+"""States after the answer has begun: once so many tokens are written, or at an anchor such as `####` in the output.
+
+Guarantees that the tokens before such a state are the very tokens the model was given and wrote, and that a state whose
+place an output never reaches is missing (NaN), never the state of some other token.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ..analysis.after import AFTER
+from ..errors import RequestError
+from ..hooks import Extractor, join
+from ..hooks.rendering import Rendered
+from .generation import Output
+from .segmentation import token_ends_of_ids
+
+SITE = "resid_post"
+
+
+def check_places(places: Sequence[str]) -> tuple[str, ...]:
+    """The places as texts, each a number of output tokens or an anchor, of which there may be one.
+
+    Raises
+    ------
+    RequestError
+        A number below 1, an empty anchor, or a second anchor.
+    """
+    texts = tuple(str(place) for place in places)
+    for place in texts:
+        if not place.strip() or (place.lstrip("-").isdigit() and int(place) < 1):
+            raise RequestError(
+                f"after names the place {place!r}; give a number of output tokens from 1, or a text such as ####"
+            )
+    anchors = [place for place in texts if not place.isdigit()]
+    if len(anchors) > 1:
+        raise RequestError(f"after names {len(anchors)} anchors ({', '.join(anchors)}); give one, beside any numbers")
+    return texts
+
+
+def array_name(place: str) -> str:
+    """Name of the array that holds the states of a place."""
+    return f"{AFTER}{int(place) if place.isdigit() else 'anchor'}"
+
+
+def token_count(tokenizer: Any, output: Output, place: str) -> int | None:
+    """How many output tokens stand before the state of a place; None where the output never reaches it.
+
+    An anchor is found at its last occurrence, and counts with the token that completes it.
+    """
+    ids = output.token_ids
+    if place.isdigit():
+        return int(place) if int(place) <= len(ids) else None
+    text, ends = token_ends_of_ids(tokenizer, ids)
+    at = text.rfind(place)
+    return None if at < 0 else bisect_left(ends, at + len(place)) + 1
+
+
+def states_after(
+    extractor: Extractor,
+    rendered: Sequence[Rendered],
+    outputs: Sequence[Output | None],
+    place: str,
+    layers: tuple[int, ...],
+) -> tuple[torch.Tensor, list[int]]:
+    """resid_post once each output has reached a place.
+
+    Returns
+    -------
+    Tensor [k, L, d]
+        Rows of the outputs that reach it, in order.
+    list of int
+        Their places among the prompts.
+    """
+    rows, prompts = [], []
+    for i, (prompt, output) in enumerate(zip(rendered, outputs, strict=True)):
+        count = None if output is None else token_count(extractor.tokenizer, output, place)
+        if output is not None and count is not None:
+            rows.append(i)
+            # rendered, not given as ids: a model may write ids that its tokenizer does not have
+            prompts.append(replace(prompt, token_ids=(*prompt.token_ids, *output.token_ids[:count]), text=None))
+    if not rows:
+        return torch.empty(0), rows
+    return join(list(extractor.stream(prompts, (SITE,), layers, top_k=0)), len(prompts))[SITE], rows
