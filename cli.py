@@ -489,6 +489,21 @@ def _trajectories_command(commands: Any) -> None:
     p.add_argument(
         "--compare-rules", default="", metavar="RULES", help="further rules, to measure how much the cutting matters"
     )
+    p.add_argument(
+        "--system", metavar="TEXT", help="system prompt of the chains, '' for none (default: one step a line)"
+    )
+    p.add_argument(
+        "--graded",
+        default="whole",
+        choices=("whole", "continuation"),
+        help="read an answer from prefix and continuation together, or from the continuation alone (default: whole)",
+    )
+    p.add_argument(
+        "--tie",
+        default="first",
+        choices=("first", "smallest", "none"),
+        help="majority answer of a tie: the one sampled first, the smallest, or none (default: first)",
+    )
     p.add_argument("--residual", action="store_true", help="keep the residual stream at every forced boundary")
     p.add_argument("--epsilon", type=float, default=0.01, help="of the monotone flag, in nats (default: 0.01)")
     p.add_argument(
@@ -517,6 +532,8 @@ def _trajectories(a: argparse.Namespace) -> int:
             given[f"{prefix}rule"] = a.rule
         if wanted and a.cap is not None:
             given[f"{prefix}cap"] = None if a.cap == "none" else _whole(a.cap, "--cap")
+    if a.system is not None:
+        given["system"] = a.system
     if a.anchor:
         given["anchors"] = tuple(a.anchor)
     config = TrajectoryConfig(
@@ -537,6 +554,8 @@ def _trajectories(a: argparse.Namespace) -> int:
         end_tag=a.end_tag,
         tag_side=a.tag_side,
         compare_rules=_names(a.compare_rules),
+        graded=a.graded,
+        tie=a.tie,
         residual=a.residual,
         epsilon=a.epsilon,
         preregistration=a.preregistration,
