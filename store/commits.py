@@ -72,8 +72,11 @@ class Commit:
         body = unseal(record, what, upto=b',"ids":[')
         if body.get("format") != FORMAT:
             raise StoreError(f"{what} has format {body.get('format')}, its run has {FORMAT}.")
-        files = {name: FileRecord(**entry) for name, entry in body["files"].items()}
-        commit = cls(**{key: body[key] for key in cls.__dataclass_fields__ if key != "files"}, files=files)
+        try:
+            files = {name: FileRecord(**entry) for name, entry in body["files"].items()}
+            commit = cls(**{key: body[key] for key in cls.__dataclass_fields__ if key != "files"}, files=files)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise StoreError(f"{what} lacks what a commit of format {FORMAT} holds ({error}).") from error
         if commit.plan != run.digest or commit.shard != shard:
             raise StoreError(f"{what} was made for another plan or shard: it does not belong to this run.")
         return commit

@@ -42,8 +42,9 @@ CELLS = "cells"
 TABLES = "tables"
 RAGGED = "ragged"
 BLOBS = "blobs"
+FOLDS = "folds"
 DAMAGED = "_damaged"
-FOLDERS = (COMMITS, LEASES, FAILED, STAGING, NOTES, CELLS, TABLES, RAGGED, BLOBS)
+FOLDERS = (COMMITS, LEASES, FAILED, STAGING, NOTES, CELLS, TABLES, RAGGED, BLOBS, FOLDS)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*")
 

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import RequestError, StoreError
-from . import tables, tensors
+from . import folds, tables, tensors
 from .commits import Commit, read_commits
 from .dtypes import returned_type, stored_type, to_returned
 from .files import Files, Handle, io_pool, open_files
 from .layout import FAILED, FORMAT, ArraySpec, Geometry, blob_name, ragged_name, table_name
 from .notes import read_notes
 from .opening import check_whole, read_plan
-from .plan import Plan, RunPlan, Shard
+from .plan import Cell, Plan, RunPlan, Shard
 from .sealed import crc32c, unseal
 
 if TYPE_CHECKING:
@@ -495,10 +495,37 @@ class Run:
         return self.ragged("attention_rows", i)
 
     def blobs(self, name: str) -> Iterator[tuple[Shard, bytes]]:
-        """The blob `name` of each shard with a state in this selection, checked, in plan order."""
+        """The blob `name` of each shard with a state in this selection, checked, in plan order.
+
+        Blobs that were folded into one per cell are not among them: see `parts`.
+        """
+        upto = folds.folded(self._snapshot.files, name)
         for shard, _, _ in self._groups():
+            if shard < upto.get((self.plan.cell_of(shard).index, name), 0):
+                continue
             if name in self._snapshot.commits[shard].blobs:
                 yield self.plan.shard(shard), self._snapshot.whole(shard, blob_name(name, shard))
+
+    def parts(self, name: str) -> Iterator[tuple[Cell, list[bytes]]]:
+        """What was kept under the blob name `name` of each cell of the whole run, checked, in plan order.
+
+        First the fold of a cell, where it has one, then the blobs of the committed shards after it; so every committed
+        shard counts once, also while a writer is folding.
+        """
+        snapshot = self._snapshot
+        for cell in self.plan.cells:
+            shards = [k for k in cell.shards if k in snapshot.commits and name in snapshot.commits[k].blobs]
+            for left in range(9, -1, -1):
+                upto = folds.folded(snapshot.files, name).get((cell.index, name), cell.first_shard)
+                try:
+                    found = [folds.read_fold(snapshot.files, cell.index, upto, name)] if upto > cell.first_shard else []
+                    found += [snapshot.whole(k, blob_name(name, k)) for k in shards if k >= upto]
+                    break
+                except (FileNotFoundError, StoreError):
+                    if not left or folds.folded(snapshot.files, name).get((cell.index, name), cell.first_shard) == upto:
+                        raise
+            if found:
+                yield cell, found
 
     def to_xarray(self) -> Any:
         """The states as an xarray.Dataset whose arrays are read when they are used. Needs xarray."""

@@ -15,6 +15,7 @@ import numpy as np
 from ..errors import RequestError, StoreError
 from .commits import Commit, names_states, read_commits
 from .files import Files, attempt, open_files, refused
+from .folds import fold_name, folded, read_fold
 from .layout import (
     BLOBS,
     COMMITS,
@@ -118,11 +119,33 @@ def verify(path: str | os.PathLike[str]) -> list[Fault]:
             unseal(files.read(f"{FAILED}/{name}"), "The note of a failed cell")
         except StoreError as error:
             faults.append(Fault(f"{FAILED}/{name}", str(error)))
+    faults += [Fault(name, str(error)) for name, error in _fold_faults(files).items()]
     faults += _strays(files, run, set(broken))
     return faults
 
 
+def _fold_faults(files: Files) -> dict[str, StoreError]:
+    """What is wrong with each damaged fold, by file name."""
+    found = {}
+    for (cell, name), upto in folded(files).items():
+        try:
+            read_fold(files, cell, upto, name)
+        except StoreError as error:
+            found[fold_name(cell, upto, name)] = error
+    return found
+
+
+def _in_a_fold(files: Files, run: RunPlan, commit: Commit, file: str) -> bool:
+    """Whether a file of a shard is a blob that has been folded; looked up now, as a writer may be folding."""
+    cell = run.plan.cell_of(commit.shard).index
+    marks = folded(files)
+    return any(
+        file == blob_name(name, commit.shard) and commit.shard < marks.get((cell, name), 0) for name in commit.blobs
+    )
+
+
 def _shard_faults(files: Files, run: RunPlan, commit: Commit) -> Iterator[Fault]:
+    """What is wrong with the files of a committed shard; blobs that a fold holds may be gone."""
     zarr_shards = _zarr_shards(run, commit.shard)
     wanted = {*zarr_shards, table_name(commit.shard), *(blob_name(name, commit.shard) for name in commit.blobs)}
     wanted |= {ragged_name(commit.shard)} if run.ragged else set()
@@ -137,7 +160,8 @@ def _shard_faults(files: Files, run: RunPlan, commit: Commit) -> Iterator[Fault]
             if size is not None:
                 break
         else:
-            yield Fault(name, "it is missing.", commit.shard)
+            if not _in_a_fold(files, run, commit, name):
+                yield Fault(name, "it is missing.", commit.shard)
             continue
         geometry = zarr_shards.get(name)
         if size != record.size:
@@ -231,6 +255,9 @@ def repair(path: str | os.PathLike[str]) -> Repair:
         for name in [*missing, *other]:
             files.replace(name, skeleton(run)[name])
         commits, broken = read_commits(files, run)
+        for name in _fold_faults(files):  # its parts are gone, so the shards that it held are done again
+            files.make([DAMAGED])
+            files.move(name, f"{DAMAGED}/{attempt()}.{name.replace('/', '.')}")
         bad = {commit.shard for commit in commits.values() if any(_shard_faults(files, run, commit))}
         for shard in sorted(bad):
             _set_aside(files, shard, commits.pop(shard))

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import RequestError, StoreError
-from . import tables, tensors
+from . import folds, tables, tensors
 from .commits import Commit, FileRecord, committed, read_commits
 from .dtypes import to_stored
 from .files import Files, attempt, explained, open_files, refused
@@ -323,6 +323,25 @@ class Writer:
             if won:
                 self._clear_failure(index)
         return won
+
+    def fold(self, index: int, name: str, group: int, merge: folds.Merge) -> None:
+        """Merge the blobs `name` of the cell of shard `index`, as far as whole groups of shards are committed.
+
+        For blobs that take less room merged than apart, such as moments. See `folds`; `Run.parts` reads the result.
+
+        Parameters
+        ----------
+        index : int
+        name : str
+        group : int
+            Shards merged at a time, the same in every call for a run.
+        merge : callable (sequence of bytes) -> bytes
+            Must give the same bytes for the same parts.
+        """
+        self._check_open()
+        cell = self.plan.cell_of(index)
+        with explained(self.path, f"fold the {name} of"):
+            folds.fold(self._files, self._run, cell, self._done, name, group, merge)
 
     def fail_cell(self, benchmark: str, regime: str, reason: str) -> None:
         """Record that a cell could not be finished, and why. Forgotten when the cell is completed."""

@@ -1,12 +1,14 @@
 """Moments of whole cells, merged from the parts that shards committed.
 
 Guarantees that a cell's effective dimensionality is there when its residuals were not kept, and equals what they would have
-given: only committed parts are merged, each once, and a cell that is not finished has none.
+given: only committed parts are merged, each once, and a cell that is not finished has none. While the run grows, the parts of
+each cell are merged into one, whose size is that of a covariance however many states there are.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from .. import store
@@ -28,12 +30,28 @@ def cell_moments(run: store.Run) -> dict[tuple[str, str], Moments]:
         Of resid_post at the run's layers, for finished cells only.
     """
     finished = {(c.benchmark, c.regime) for c in run.progress.cells if c.states == c.states_total}
-    merged: dict[tuple[str, str], Moments] = {}
-    for shard, data in run.blobs(BLOB):
-        cell = (shard.benchmark, shard.regime)
-        if cell in finished:
-            part = Moments.from_bytes(data)
-            merged[cell] = merged[cell].merge(part) if cell in merged else part
+    return {
+        (cell.benchmark, cell.regime): _merged(parts)
+        for cell, parts in run.parts(BLOB)
+        if (cell.benchmark, cell.regime) in finished
+    }
+
+
+def fold(writer: store.Writer, shard: int, width: int) -> None:
+    """Merge the parts of a shard's cell as far as whole groups of shards are committed, so that the run stays small.
+
+    A group holds at least as many states as the residual stream is wide: fewer states are smaller than the covariance that they
+    would be merged into.
+    """
+    group = -(-width // writer.plan.cell_of(shard).rows)
+    writer.fold(shard, BLOB, group, lambda parts: _merged(parts).to_bytes())
+
+
+def _merged(parts: Sequence[bytes]) -> Moments:
+    first, *others = parts
+    merged = Moments.from_bytes(first)
+    for part in others:
+        merged.merge(Moments.from_bytes(part))
     return merged
 
 

@@ -28,7 +28,12 @@ class StudyInterrupted(PrecollapseError):
 
 
 def complete(
-    writer: store.Writer, make: Callable[[store.Shard, tqdm[Any]], dict[str, Any]], *, unit: str, progress: bool
+    writer: store.Writer,
+    make: Callable[[store.Shard, tqdm[Any]], dict[str, Any]],
+    *,
+    unit: str,
+    progress: bool,
+    committed: Callable[[int], None] | None = None,
 ) -> None:
     """Make and commit every shard that has no commit yet.
 
@@ -41,6 +46,8 @@ def complete(
         What a state is called on the bar.
     progress : bool
         Show the bar, with rate and time left, on stderr.
+    committed : callable (shard number), optional
+        Called after each commit.
 
     Raises
     ------
@@ -82,6 +89,8 @@ def complete(
                     bar.write(f"{shard.benchmark} x {shard.regime} failed: {reason}", file=sys.stderr)
                 else:
                     writer.write(index, **contents, seconds=time.perf_counter() - started)
+                    if committed is not None:
+                        committed(index)
             bar.update(before + len(shard.states) - bar.n)
             left = _states_left(writer) if stopping.is_set() else 0
             if left:

@@ -99,13 +99,22 @@ def run_study(config: StudyConfig, *, progress: bool = True, extractor: Extracto
         columns=COLUMNS,
         ragged=recipe.ragged(),
     ) as writer:
+        width = extractor.backend.architecture.width
+
+        def fold(shard: int) -> None:
+            if config.moments:
+                moments.fold(writer, shard, width)
+
         complete(
             writer,
             lambda shard, bar: make_shard(recipe, [by_id[state["id"]] for state in shard.states], bar),
             unit="state",
             progress=progress,
+            committed=fold,
         )
         if config.moments:
+            for cell in plan.cells:
+                fold(cell.first_shard)
             writer.update_manifest({"moments": moments.summary(store.open_run(out), recipe.layers)})
     return store.open_run(out)
 
