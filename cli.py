@@ -32,6 +32,7 @@ def _main(argv: Sequence[str]) -> int:
     parser = build_parser()
     try:
         arguments = parser.parse_args(_joined(argv))
+        arguments.argv = list(argv)
         if arguments.command is None:
             parser.print_help(sys.stderr)
             return 2
@@ -154,7 +155,7 @@ def add_study_arguments(p: argparse.ArgumentParser) -> None:
         "--regimes",
         default="baseline,cot,babble",
         metavar="NAMES",
-        help="comma list of baseline, cot, babble, cot-open, babble-open, or names from --regimes-file",
+        help="comma list of baseline, cot, babble, cot-open, babble-open, or names from --regimes-file (default: baseline,cot,babble)",
     )
     p.add_argument("--regimes-file", metavar="FILE.yaml", help="regimes of your own")
     p.add_argument(
@@ -384,6 +385,15 @@ def _report(a: argparse.Namespace) -> int:
     runs = [open_run(path) for path in a.runs]
     kinds = {run.manifest.get("kind", "study") for run in runs}
     if kinds == {"trajectories"}:
+        for name, plain in (
+            ("site", "resid_post"),
+            ("layers", "all"),
+            ("probe", "logistic"),
+            ("target", "correct"),
+            ("hypotheses", None),
+        ):
+            if getattr(a, name) != plain:
+                raise RequestError(f"--{name} is for studies, and {', '.join(a.runs)} holds trajectories; leave it out")
         return _trajectory_report(a, runs)
     if len(kinds) > 1:
         raise RequestError(
@@ -395,6 +405,7 @@ def _report(a: argparse.Namespace) -> int:
         settings=_analysis_settings(a, runs),
         hypotheses=None if a.hypotheses is None else hypotheses.load(a.hypotheses),
         progress=None if a.quiet else _progress("report"),
+        command=shlex.join(["precollapse", *a.argv]),
     )
     if a.json:
         print(made.to_json())
@@ -608,7 +619,7 @@ def _steer_command(commands: Any) -> None:
     p.add_argument(
         "--positions",
         default="response",
-        help="prompt, generated, both, boundary or response (default: response, the boundary and every generated token)",
+        help="prompt, generated, all, boundary or response (default: response, the boundary and every generated token)",
     )
     p.add_argument("--benchmark", metavar="NAMES", help="only these benchmarks of the run")
     p.add_argument("--regimes", metavar="NAMES", help="only these regimes of the run")

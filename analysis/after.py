@@ -33,7 +33,7 @@ class After:
     Attributes
     ----------
     place : str
-        Number of output tokens, or "anchor".
+        Number of output tokens, or the anchor.
     contrast : Contrast
         The probe of the outcome on both states.
     before, after : Information, optional
@@ -134,7 +134,9 @@ def table(analyses: Sequence[RunAnalysis]) -> pd.DataFrame:
                 row[f"bits_{name}"] = shared.corrected if shared else math.nan
                 row[f"bits_{name}_p"] = shared.p_value if shared else math.nan
             bits = (a.before.reason or a.after.reason) if a.before and a.after else "no options, no answer read"
-            row["reason"] = "; ".join(part for part in (one.reason or two.reason or gain.reason, bits) if part)
+            row["reason"] = "; ".join(
+                dict.fromkeys(part for part in (one.reason or two.reason or gain.reason, bits) if part)
+            )
             rows.append(row)
     return pd.DataFrame(rows)
 

@@ -446,9 +446,11 @@ def _after(
             len(cell.states),
         )
 
+    asked = getattr(run, "config", {}).get("after") or []
+    anchor = next((str(text) for text in asked if not str(text).isdigit()), "anchor")
     return tuple(
         after.compare(
-            place,
+            place if place.isdigit() else anchor,
             source(site),
             source(f"{after.AFTER}{place}"),
             cell.states,

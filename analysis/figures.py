@@ -429,7 +429,8 @@ def by_size(data: pd.DataFrame) -> Canvas:
     known = data[np.isfinite(data["mean"].to_numpy(float))] if len(data) else data
     if not len(known):
         n = int(data["n"].max()) if len(data) else 0
-        return _nothing(f"the smallest N' is 25 and the regimes share {n} items")
+        shared = f"the smallest N' is 25 and the regimes share {n} items" if n else "no states were stored"
+        return _nothing(shared)
     groups = _groups(known)
     names, regimes = list(dict.fromkeys(groups)), _regimes(known)
     canvas, panels = _panels(len(names))

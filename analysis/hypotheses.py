@@ -127,7 +127,13 @@ def _hypothesis(entry: Any, i: int, file: Path) -> Hypothesis:
         raise RequestError(f"{where} asks for the test {entry['test']!r}; choose one of {', '.join(TESTS)}.")
     if entry.get("alternative", "two-sided") not in ("two-sided", "greater", "less"):
         raise RequestError(f"{where}: alternative is {entry['alternative']!r}; choose two-sided, greater or less.")
-    return Hypothesis(**{str(k): str(v) for k, v in entry.items()})  # type: ignore[arg-type]
+    given = {str(k): str(v) for k, v in entry.items()}
+    if entry["test"] == "probe_above_chance" and given.setdefault("alternative", "greater") != "greater":
+        raise RequestError(
+            f"{where}: probe_above_chance compares with shuffled labels in one direction only, found alternative "
+            f"{given['alternative']!r}; write greater, or leave it out."
+        )
+    return Hypothesis(**given)  # type: ignore[arg-type]
 
 
 # -- tests by name ---------------------------------------------------------------------------------------------------

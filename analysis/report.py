@@ -233,7 +233,8 @@ def build(
             analyses,
             tables.BEFORE,
             "Before the first token",
-            "H: mean ± sd. ΔH: regime minus baseline on the same items.",
+            "H: mean ± sd. ΔH: regime minus baseline on the same items. d_eff: plug-in, with its ceiling n − 1; the unbiased "
+            "estimate has none, and is noisy where n is small.",
         ),
         tables.shown_cells(analyses, tables.OUTCOMES, "Outcomes and recoverability", _OUTCOME_CAPTION),
         tables.shown_frame(robustness, _ROBUSTNESS, "Robustness of the probe", _ROBUSTNESS_CAPTION),
@@ -315,6 +316,8 @@ _OPTIONS = (
     ("knew, not said", "knew_not_said", 0),
     ("said, not known", "said_not_knew", 0),
     ("no answer", "unanswered", 0),
+    ("right letters", "gold", 0),
+    ("letters said", "said", 0),
     ("McNemar p", "mcnemar_p", 3),
     ("shared bits", "information_bits", 2),
     ("p", "information_p", 3),
@@ -322,7 +325,8 @@ _OPTIONS = (
 _OPTION_CAPTION = (
     "Option H: entropy renormalised over the options; mass: probability of all options before renormalising; margin: "
     "log-odds of the best option over the second (nats). Best option: argmax before the first token. Shared bits: "
-    "its mutual information with the emitted answer (Miller-Madow), permutation p."
+    "its mutual information with the emitted answer (Miller-Madow), permutation p. Letters: how often each is right, and is "
+    "said; a model that says one letter whatever the question has the share of that letter as its accuracy."
 )
 _TRANSFER = (
     ("over", "over", 0),

@@ -152,9 +152,18 @@ def options_table(analyses: Sequence[RunAnalysis]) -> pd.DataFrame:
         row |= {"knew_not_said": o.knew_not_said, "said_not_knew": o.said_not_knew, "unanswered": o.unanswered}
         row |= {"mcnemar_p": o.test.p_value}
         row |= _interval("information_bits", o.information.interval) | {"information_p": o.information.p_value}
+        row |= {"gold": _counts(cell.states, "gold"), "said": _counts(cell.states, "answer")}
         row["reason"] = o.agreement.reason or o.test.reason or o.information.reason
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def _counts(states: pd.DataFrame, column: str) -> str:
+    """How often each option occurs in a column, as text: a model that always says one letter is seen here."""
+    if column not in states:
+        return ""
+    counts = states[column].dropna().astype(str).value_counts().sort_index()
+    return " ".join(f"{label}:{count}" for label, count in counts.items())
 
 
 def predictors_table(analyses: Sequence[RunAnalysis]) -> pd.DataFrame:
@@ -164,7 +173,8 @@ def predictors_table(analyses: Sequence[RunAnalysis]) -> pd.DataFrame:
         for _, found in cell.predictors.iterrows():
             row: dict[str, Any] = {"model": cell.model, "benchmark": cell.benchmark, "regime": cell.regime}
             row |= {"predictor": found["predictor"], "sign": found["sign"], "n": found["auroc"].n}
-            row |= _interval("auroc", found["auroc"]) | _interval("spearman", found["spearman"])
+            for name in ("auroc", "spearman"):
+                row |= _interval(name, found[name]) | {f"{name}_undefined": found[name].undefined}
             row["reason"] = found["auroc"].reason or found["spearman"].reason
             rows.append(row)
     return pd.DataFrame(rows)
@@ -302,6 +312,18 @@ def between(value: Interval, digits: int = 2, scale: float = 1.0, signed: bool =
     return f"{text} [{value.lower * scale:.{digits}f}, {value.upper * scale:.{digits}f}]"
 
 
+def care(value: Interval, undefined: int = 0) -> str:
+    """What to know of a bootstrap interval before believing it; empty where nothing speaks against it."""
+    why = []
+    if value.lower == value.upper:
+        why.append("every resample gave this value, so the interval has no width")
+    elif math.isfinite(value.lower) and not value.lower <= value.estimate <= value.upper:
+        why.append("the estimate lies outside its percentile interval")
+    if undefined:
+        why.append(f"{undefined} resamples were undefined")
+    return f"{'; '.join(why)}: too few cases of one kind" if why else ""
+
+
 _Column = tuple[str, Callable[[Cell, Notes], str]]
 
 
@@ -351,7 +373,7 @@ def _dimension_text(cell: Cell, notes: Notes) -> str:
     d = cell.dimension
     if d is None or not math.isfinite(d.aggregate):
         return notes.missing(cell.reason or (d.reason if d else ""))
-    return f"{d.aggregate:.1f} / {number(d.aggregate_unbiased, 1)} / {d.ceiling}"
+    return f"{d.aggregate:.1f} (≤ {d.ceiling}) / {number(d.aggregate_unbiased, 1)}"
 
 
 def _auroc_text(cell: Cell, notes: Notes) -> str:
@@ -382,7 +404,7 @@ BEFORE: tuple[_Column, ...] = (
     ("option H", _mean(lambda c: c.options.entropy_bits if c.options else None, option_reason, 2)),
     ("option mass", _mean(lambda c: c.options.mass if c.options else None, option_reason, 3)),
     ("margin", _mean(lambda c: c.options.margin if c.options else None, option_reason, 2)),
-    ("d_eff / unbiased / max", _dimension_text),
+    ("d_eff / unbiased", _dimension_text),
 )
 
 
@@ -418,7 +440,9 @@ def shown_frame(
                 texts.append(notes.missing(str(row.get(reason, "")) or ""))
             elif f"{name}_lower" in frame.columns:
                 interval = Interval(float(value), float(row[f"{name}_lower"]), float(row[f"{name}_upper"]))
-                texts.append(between(interval, digits))
+                texts.append(
+                    notes.mark(between(interval, digits), care(interval, int(row.get(f"{name}_undefined", 0))))
+                )
             else:
                 texts.append(number(float(value), digits))
         rows.append(tuple(texts))

@@ -2,7 +2,8 @@
 
 Guarantees: problem i of a seed is the same however many are asked for; the gold answer is computed with the problem and
 is an exact whole number; the wrong options of the multiple-choice form are what typical slips lead to (a forgotten
-step, a wrong operation), all different from the answer and from each other. Levels 1 (one step) to 5 (several steps, an
+step, a wrong operation), all different from the answer and from each other; the answer stands once under each letter in
+every four problems, so a model that always says one letter is right a quarter of the time. Levels 1 (one step) to 5 (several steps, an
 unknown to solve for) take turns, so every sample spans them.
 """
 
@@ -84,11 +85,19 @@ def problems(count: int, seed: int = 0) -> list[Problem]:
             attempt += 1
         asked.add(draft.question)
         identity = f"s{seed}-{number:04d}-L{level}"
-        made.append(Problem(identity, level, draft.question, str(draft.answer), _options(draft, rng)))
+        made.append(
+            Problem(identity, level, draft.question, str(draft.answer), _options(draft, rng, _place(number, seed)))
+        )
     return made
 
 
-def _options(draft: _Draft, rng: Random) -> tuple[str, ...]:
+def _place(number: int, seed: int) -> int:
+    """Where the answer of a problem stands among its options."""
+    block, within = divmod(number, OPTION_COUNT)
+    return Random(f"precollapse:places:{seed}:{block}").sample(range(OPTION_COUNT), OPTION_COUNT)[within]
+
+
+def _options(draft: _Draft, rng: Random, place: int) -> tuple[str, ...]:
     values = [draft.answer]
     for value in draft.slips:
         if value > 0 and value not in values and len(values) < OPTION_COUNT:
@@ -98,8 +107,9 @@ def _options(draft: _Draft, rng: Random) -> tuple[str, ...]:
         value = draft.answer + step * rng.choice((-3, -2, -1, 1, 2, 3))
         if value > 0 and value not in values:
             values.append(value)
-    rng.shuffle(values)
-    return tuple(map(str, values))
+    answer, *wrong = values
+    rng.shuffle(wrong)
+    return tuple(map(str, [*wrong[:place], answer, *wrong[place:]]))
 
 
 # --- level 1: one step, small numbers ---------------------------------------------------------------------------------

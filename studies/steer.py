@@ -8,6 +8,7 @@ items that made the vector, and effects that any vector of that length would hav
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import os
@@ -428,7 +429,7 @@ def _gold_margin(logprobs: np.ndarray, labels: tuple[str, ...], gold: str) -> fl
 
 
 def save(report: SteerReport, folder: str | os.PathLike[str]) -> Path:
-    """Write steer.md, steer.json, table.csv, outcomes.csv and vector.safetensors into a folder, made if need be.
+    """Write steer.md, steer.json, table.csv, outcomes.csv, vector.safetensors and, where matplotlib is, steer.png into a folder.
 
     Raises
     ------
@@ -443,6 +444,8 @@ def save(report: SteerReport, folder: str | os.PathLike[str]) -> Path:
         report.table.to_csv(place / "table.csv", index=False)
         report.outcomes.to_csv(place / "outcomes.csv", index=False)
         report.vector.save(place / "vector.safetensors")
+        if importlib.util.find_spec("matplotlib") is not None:
+            report.figure(place / "steer.png")
     except OSError as error:
         raise RequestError(f"{place} cannot be written ({error}); give a folder that can") from error
     return place

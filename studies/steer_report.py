@@ -33,6 +33,7 @@ METRICS: Mapping[str, tuple[str, str]] = {
 
 POOLED = "all"
 CONTROL = "random"
+FEW_ITEMS = 20
 
 
 @dataclass(frozen=True)
@@ -193,6 +194,13 @@ def _markdown(report: SteerReport) -> Iterator[str]:
         f"The probe reads resid_post of layer {s['probe_layer']} ({_probe_words(s)}). "
         f"Unsteered entropies are within {s['baseline_entropy_drift_bits']:.2g} bits of the run's."
     )
+    reasons = [str(r) for r in dict.fromkeys(report.table["reason"]) if isinstance(r, str) and r]
+    if reasons:
+        yield ""
+        yield f"— : not defined ({'; '.join(reasons)})."
+    if s["held_out_items"] < FEW_ITEMS:
+        yield ""
+        yield f"**{s['held_out_items']} held-out items are few: a percentile interval over them is too narrow.**"
     for (benchmark, regime), cell in report.table.groupby(["benchmark", "regime"], sort=False):
         yield ""
         yield "## " + ("All cells" if benchmark == POOLED else f"{benchmark}, {regime}")
@@ -238,7 +246,9 @@ def _cell_lines(cell: pd.DataFrame, slope_table: pd.DataFrame, benchmark: str, r
 
 
 def _with_interval(value: float, lower: float, upper: float) -> str:
-    return f"{value:+.3f} [{lower:+.3f}, {upper:+.3f}]" if math.isfinite(value) else "n/a"
+    if not math.isfinite(value):
+        return "—"
+    return f"{value:+.3f} " + (f"[{lower:+.3f}, {upper:+.3f}]" if math.isfinite(lower + upper) else "[—]")
 
 
 def _plain(value: Any) -> Any:

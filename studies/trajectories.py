@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,7 @@ def run_trajectories(
         After Ctrl-C.
     """
     work = load_work(config)
+    _check_candidates(config, work)
     asked = full_settings(config, work)
     out = os.fspath(config.out)
     plan = store.Plan.build((w.key() for w in work), config.shard_size)
@@ -142,6 +144,17 @@ def load_work(config: TrajectoryConfig) -> list[Work]:
             )
         work += [Work(name, known[i], text) for i, text in list(chains.items())[: config.n]]
     return work
+
+
+def _check_candidates(config: TrajectoryConfig, work: Sequence[Work]) -> None:
+    """Refuse forced answers of free-response items when nothing says which answers to compare."""
+    if "forced" not in config.measures or "sampled" in config.measures or config.options is not None:
+        return
+    for w in work:
+        if w.graded and w.item.choices is None:
+            raise RequestError(
+                f"{w.benchmark} is free response, and forced answers compare at least two: sample continuations as well (--both) to compare what the model itself answers, or name the answers with --options"
+            )
 
 
 def _chain_rows(path: Path) -> dict[str, str]:

@@ -131,3 +131,13 @@ def test_a_hypothesis_about_what_the_study_does_not_run_is_refused(tmp_path):
         StudyConfig(out=tmp_path / "run.zarr", hypotheses=path, **SMALL)
     with pytest.raises(RequestError, match="cannot be read"):
         StudyConfig(out=tmp_path / "run.zarr", hypotheses=tmp_path / "none.yaml", **SMALL)
+
+
+def test_the_label_shuffle_test_has_one_direction(tmp_path):
+    path = tmp_path / "study.yaml"
+    entry = "{{id: H1, test: probe_above_chance, benchmark: builtin, regime: cot{}}}"
+    path.write_text(f"hypotheses: [{entry.format('')}]")
+    assert hypotheses.load(path).hypotheses[0].alternative == "greater"
+    path.write_text(f"hypotheses: [{entry.format(', alternative: less')}]")
+    with pytest.raises(RequestError, match="one direction only"):
+        hypotheses.load(path)

@@ -275,3 +275,12 @@ def test_hovered_text_is_the_text_between_boundaries(run):
     for i, state in enumerate(run.states.itertuples()):
         characters = run.ragged("boundary_characters", i)
         assert characters[0] == 0 and (np.diff(characters) > 0).all() and characters[-1] <= len(state.chain)
+
+
+def test_forced_answers_of_free_response_need_answers_to_compare(tmp_path, tiny_folder):
+    config = trajectories.TrajectoryConfig(
+        out=tmp_path / "run.zarr", model=str(tiny_folder), benchmarks=("builtin",), n=2, measures=("forced",)
+    )
+    with pytest.raises(RequestError, match="free response.*--both"):
+        trajectories.run_trajectories(config, progress=False)
+    assert not (tmp_path / "run.zarr").exists()
