@@ -756,6 +756,9 @@ def _info(a: argparse.Namespace) -> int:
         + (f", {rate:.2f} states/s" if rate else ""),
         "model": " ".join(str(capture[k]) for k in ("model", "dtype", "device", "backend") if capture.get(k)),
         "arrays": ", ".join(f"{name} {tuple(spec['shape'])} {spec['dtype']}" for name, spec in facts["arrays"].items()),
+        "moments": f"mean and covariance of resid_post by layer, of {len(facts['manifest']['moments'])} finished cells"
+        if facts["manifest"].get("moments")
+        else "",
         "faults": "; ".join(
             map(str, facts["faults"].values() if isinstance(facts["faults"], dict) else facts["faults"])
         )

@@ -15,6 +15,9 @@ from . import statistics
 from .statistics import Interval
 
 FALLING, RISING, UNCLEAR = "CF", "EC", "unclear"
+FEWEST_PAIRS = (
+    6  # five pairs of one sign have a two-sided sign-test p of 2 / 2**5 = 0.0625: no label at 5% could be right
+)
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,8 @@ class EntropyChange:
     change : Interval
         Mean of H(regime) - H(baseline) over items that have both.
     label : str
-        "CF" (falls) or "EC" (rises) when the interval excludes 0, "unclear" otherwise, "" without an interval.
+        "CF" (falls) or "EC" (rises) when the interval excludes 0 and there are at least `FEWEST_PAIRS` pairs, "unclear"
+        otherwise, "" without an interval.
     effect : float
         Mean over standard deviation of the paired changes (Cohen's dz).
     """
@@ -56,10 +60,10 @@ def entropy_change(
 
 
 def label(change: Interval) -> str:
-    """CF, EC or unclear from an interval of ΔH; empty when the interval is undefined."""
+    """CF, EC or unclear from an interval of ΔH; empty when it is undefined. Under `FEWEST_PAIRS` pairs always unclear."""
     if not (np.isfinite(change.lower) and np.isfinite(change.upper)):
         return ""
-    if change.excludes(0.0):
+    if change.excludes(0.0) and not 0 < change.n < FEWEST_PAIRS:
         return FALLING if change.estimate < 0 else RISING
     return UNCLEAR
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from . import regimes
 from .cells import Cell, RunAnalysis
 from .statistics import Interval
 
@@ -365,7 +366,9 @@ def _entropy_text(cell: Cell, notes: Notes) -> str:
 
 def _label_text(cell: Cell, notes: Notes) -> str:
     if cell.change is not None and cell.change.label:
-        return cell.change.label
+        pairs = cell.change.change.n
+        few = 0 < pairs < regimes.FEWEST_PAIRS
+        return notes.mark(cell.change.label, f"{pairs} pairs are too few for a label" if few else "")
     return notes.missing(cell.reason or change_reason(cell))
 
 

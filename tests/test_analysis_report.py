@@ -335,6 +335,16 @@ def test_label_needs_an_interval_that_excludes_zero():
     assert lone.label == "" and lone.change.left_out == 39 and "one value" in lone.change.reason
 
 
+def test_too_few_pairs_get_no_label():
+    """Five pairs of one sign have a two-sided sign-test p of 1/16: scipy's binomial test says so too."""
+    from scipy import stats
+
+    base = pd.Series(np.linspace(2.8, 3.3, 9))
+    for n in range(2, 10):
+        could = stats.binomtest(n, n).pvalue < 0.05
+        assert regimes.entropy_change(base[:n] - 1, base[:n]).label == ("CF" if could else "unclear")
+
+
 def test_predictors_keep_their_declared_direction():
     states = pd.DataFrame({"entropy_bits": [1.0, 2, 3, 4] * 5, "compliant": [True] * 20, "prompt_tokens": [None] * 20})
     outcome = pd.Series([False, False, True, True] * 5)
