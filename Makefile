@@ -11,7 +11,7 @@ SOURCES := setup.py pyproject.toml Makefile $(wildcard csrc/*)
 .PHONY: demo test lint matrix clean
 
 demo: $(VENV)/.demo
-	$(BIN)/precollapse run --model smollm2-135m-instruct --benchmark builtin,builtin_choice --n 24 --max-new-tokens 96 --out demo/run.zarr
+	$(BIN)/precollapse run --model smollm2-135m-instruct --benchmark builtin,builtin_choice --n 25 --max-new-tokens 96 --out demo/run.zarr
 	$(BIN)/precollapse report demo/run.zarr --out demo/report
 
 test: $(VENV)/.test

@@ -135,6 +135,12 @@ def _panels(
     return canvas, flat[:count]
 
 
+def _ticker() -> Any:
+    from matplotlib import ticker
+
+    return ticker
+
+
 def _nothing(text: str) -> Canvas:
     canvas, axes = _pyplot().subplots(figsize=(5, 1.4))
     axes.set_axis_off()
@@ -274,7 +280,13 @@ def forest(column: str, label: str, reference: float, limits: tuple[float, float
                     )
             else:
                 why = _shortened(str(data["reason"].iloc[i]), 70)
-                axes.text(left, i, f"  not defined: {why}", va="center", color="#555555", fontsize=7, style="italic")
+                plain: dict[str, Any] = {
+                    "color": "#555555",
+                    "fontsize": 7,
+                    "style": "italic",
+                    "backgroundcolor": "white",
+                }
+                axes.text(left, i, f"  not defined: {why}", va="center", **plain)
         axes.axvline(reference, color="#444444", linewidth=1, linestyle="--")
         axes.set_yticks(range(len(data)), names)
         axes.set_ylim(len(data) - 0.5, -0.5)
@@ -380,7 +392,7 @@ def by_layer(column: str, label: str, reference: str | float | None = None, seco
     """Lines over layers, one panel per benchmark, one line per regime.
 
     `reference` is a number, or the column that holds one (the ceiling n - 1); `second` is drawn as a thin line of the
-    regime's colour.
+    regime's colour, and the axis is then logarithmic.
     """
 
     def draw(data: pd.DataFrame) -> Canvas:
@@ -413,6 +425,12 @@ def by_layer(column: str, label: str, reference: str | float | None = None, seco
             if absent:
                 text = "not defined: " + ", ".join(absent)
                 axes.text(0.02, 0.02, text, transform=axes.transAxes, fontsize=7, style="italic", color="#555555")
+            if second is not None:  # the unbiased value may be many times the other, and both are to be read
+                axes.set_yscale("log")
+                axes.yaxis.set_major_locator(_ticker().LogLocator(subs=(1.0, 2.0, 5.0)))
+                axes.yaxis.set_major_formatter(_ticker().FormatStrFormatter("%g"))
+                axes.yaxis.set_minor_formatter(_ticker().NullFormatter())
+            axes.set_xlim(data["layer"].min() - 1, data["layer"].max() + 1)
             axes.set_title(name)
             axes.set_xlabel("layer")
         for axes in panels[::4]:
