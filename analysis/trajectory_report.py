@@ -235,9 +235,9 @@ def _protocol(draft: _Draft, run: Run, epsilon: float, tie: str) -> None:
         ("benchmarks", ", ".join(c.get("benchmarks", []))),
         ("chains committed", f"{p.states} of {p.states_total}"),
         ("chain", f"temperature {c['chain_temperature']}, at most {c['chain_tokens']} tokens"),
-        ("segmentation", f"{c['rule']}, cap {c['cap'] if c['cap'] is not None else 'none'}"),
     ]
     if "sampled" in c["measures"]:
+        rows.append(("segmentation", f"{c['rule']}, cap {c['cap'] if c['cap'] is not None else 'none'}"))
         rows.append(
             (
                 "continuations",
@@ -246,7 +246,8 @@ def _protocol(draft: _Draft, run: Run, epsilon: float, tie: str) -> None:
         )
         rows.append(("sampling method", _method(manifest.get("sampling_method"))))
     if "forced" in c["measures"]:
-        rows.append(("forced answers", f"at {c['forced_rule']} boundaries, anchor {c['anchors'][0]!r}"))
+        cap = "no cap" if c["forced_cap"] is None else f"cap {c['forced_cap']}"
+        rows.append(("forced answers", f"at {c['forced_rule']} boundaries, {cap}, anchor {c['anchors'][0]!r}"))
         rows.append(("forced method", _method(manifest.get("forced_method"))))
     rows += [
         ("monotone", f"H[k+1] <= H[k] + {epsilon:g} nats for every k"),

@@ -184,7 +184,9 @@ def _follow(
     config: TrajectoryConfig, extractor: Extractor, work: Work, rendered: Rendered, chain: ChainText
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     item = work.item
-    cuts = segment(chain.text, config.rule, config.cap, chain.ends)
+    sampling = "sampled" in config.measures  # what is told of the units is told of the rule that was used
+    rule, cap = (config.rule, config.cap) if sampling else (config.forced_rule, config.forced_cap)
+    cuts = segment(chain.text, rule, cap, chain.ends)
     at = to_tokens(cuts.ends, chain.ends)
     values: dict[str, Any] = {
         "question": item.question,
@@ -205,7 +207,7 @@ def _follow(
     }
     arrays = {"prompt_ids": np.array(rendered.token_ids, np.int32), "chain_ids": np.array(chain.ids, np.int32)}
     verdicts: dict[str | None, bool | None] = {}
-    if "sampled" in config.measures:
+    if sampling:
         sampled = _sampled(config, extractor, work, rendered, chain, at)
         values |= sampled[0]
         arrays |= sampled[1]
