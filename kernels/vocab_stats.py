@@ -280,9 +280,12 @@ def _cpu_form(
     k: int,
     logits_dtype: str | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The C++ form, which wants unit inner strides; a weight without is left to the torch form, not copied whole."""
+    """The C++ form, which wants unit inner strides; a weight without is not copied whole but left to torch.
+
+    In float64 then: float32 sums would miss the 1e-6 that this form is held to.
+    """
     if weight.stride(1) != 1:
-        return _streamed(hidden, weight, bias, softcap, scale, ids, k, logits_dtype, torch.float32)
+        return _streamed(hidden, weight, bias, softcap, scale, ids, k, logits_dtype, torch.float64)
     rows = hidden if hidden.stride(1) == 1 else hidden.contiguous()
     out = native.vocab_stats(rows, weight, bias, softcap, scale, k, logits_dtype)
     options = torch.empty(len(hidden), 0)

@@ -379,7 +379,7 @@ def test_report_forms(report: Any, tmp_path: Path) -> None:
     assert len(content["table"]) == len(report.table) and content["summary"]["layer"] == 1
     save(report, tmp_path / "out")
     names = {p.name for p in (tmp_path / "out").iterdir()}
-    assert names == {"steer.md", "steer.json", "table.csv", "outcomes.csv", "vector.safetensors"}
+    assert names == {"steer.md", "steer.json", "table.csv", "outcomes.csv", "vector.safetensors", "steer.png"}
     report.figure(tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 10_000
 
