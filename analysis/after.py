@@ -6,10 +6,9 @@ is left out of both and counted.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,9 +18,6 @@ from .contrast import Contrast
 from .information import Information
 from .rowspace import Layers
 from .splits import Split
-
-if TYPE_CHECKING:
-    from .cells import RunAnalysis
 
 AFTER = "resid_post_after_"  # arrays of states after the boundary: this, then a number of output tokens or "anchor"
 
@@ -118,46 +114,3 @@ def _read(
         return replace(nothing, reason=r.reason or nothing.reason)
     read = scores.argmax(axis=1) if scores.ndim == 2 else (scores > 0).astype(int)
     return information.mutual_information(read, r.test_labels, resamples, resamples, level, seed)
-
-
-def table(analyses: Sequence[RunAnalysis]) -> pd.DataFrame:
-    """One row per cell and place: AUROC before and after, their paired difference, and the shared bits."""
-    rows = []
-    for cell in (c for a in analyses for c in a.cells):
-        for a in cell.after:
-            one, two, gain = a.contrast.before, a.contrast.after, a.contrast.difference
-            row: dict[str, Any] = {"model": cell.model, "benchmark": cell.benchmark, "regime": cell.regime}
-            row |= {"place": a.place, "reached": a.reached, "n_test": one.n_test}
-            for name, value in (("before", one.shown), ("after", two.shown), ("difference", gain)):
-                row |= {name: value.estimate, f"{name}_lower": value.lower, f"{name}_upper": value.upper}
-            for name, shared in (("before", a.before), ("after", a.after)):
-                row[f"bits_{name}"] = shared.corrected if shared else math.nan
-                row[f"bits_{name}_p"] = shared.p_value if shared else math.nan
-            bits = (a.before.reason or a.after.reason) if a.before and a.after else "no options, no answer read"
-            row["reason"] = "; ".join(
-                dict.fromkeys(part for part in (one.reason or two.reason or gain.reason, bits) if part)
-            )
-            rows.append(row)
-    return pd.DataFrame(rows)
-
-
-COLUMNS = (
-    ("benchmark", "benchmark", 0),
-    ("regime", "regime", 0),
-    ("after", "place", 0),
-    ("reached", "reached", 0),
-    ("test n", "n_test", 0),
-    ("AUROC before", "before", 2),
-    ("AUROC after", "after", 2),
-    ("difference", "difference", 2),
-    ("bits before", "bits_before", 2),
-    ("p before", "bits_before_p", 3),
-    ("bits after", "bits_after", 2),
-    ("p after", "bits_after_p", 3),
-)
-CAPTION = (
-    "The same probe on the state before the first token and on the state after that many output tokens (or at the "
-    "anchor), on the same split; difference with its paired bootstrap interval. Reached: states whose output got there; "
-    "the others are left out of both. Bits: mutual information (Miller-Madow) of the answer given with the one that a "
-    "probe reads from the state, over test items, with its permutation p."
-)

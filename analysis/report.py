@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from ..errors import RequestError
-from . import after, cells, figures, statistics, tables
+from . import cells, figures, statistics, tables
 from . import page as pages
 from .cells import RunAnalysis, RunLike, Settings
 from .figures import Figure, Plan
@@ -225,7 +225,7 @@ def build(
     predictors = tables.predictors_table(analyses)
     dimension = tables.dimension_table(analyses)
     transfer = tables.transfer_table(analyses)
-    later = after.table(analyses)
+    later = tables.after_table(analyses)
     manifests = [dict(run.manifest) for run in runs]
     tests, remarks = declared.evaluate(analyses, family or declared.recorded(manifests), manifests)
     shown = [
@@ -245,7 +245,7 @@ def build(
     if len(transfer):
         shown.append(tables.shown_frame(transfer, _TRANSFER, "Transfer", _TRANSFER_CAPTION))
     if len(later):
-        shown.append(tables.shown_frame(later, after.COLUMNS, "Before and after the first tokens", after.CAPTION))
+        shown.append(tables.shown_frame(later, _AFTER, "Before and after the first tokens", _AFTER_CAPTION))
     if len(tests):
         shown.append(tables.shown_frame(tests, declared.COLUMNS, "Tests", declared.CAPTION))
     notes = [note for a in analyses for note in a.notes] + remarks
@@ -338,6 +338,26 @@ _TRANSFER = (
     ("loss to own probe", "degradation", 2),
 )
 _TRANSFER_CAPTION = "Trained on one regime's (or benchmark's) training items, scored on another's test items."
+_AFTER = (
+    ("benchmark", "benchmark", 0),
+    ("regime", "regime", 0),
+    ("after", "place", 0),
+    ("reached", "reached", 0),
+    ("test n", "n_test", 0),
+    ("AUROC before", "before", 2),
+    ("AUROC after", "after", 2),
+    ("difference", "difference", 2),
+    ("bits before", "bits_before", 2),
+    ("p before", "bits_before_p", 3),
+    ("bits after", "bits_after", 2),
+    ("p after", "bits_after_p", 3),
+)
+_AFTER_CAPTION = (
+    "The same probe on the state before the first token and on the state after that many output tokens (or at the "
+    "anchor), on the same split; difference with its paired bootstrap interval. Reached: states whose output got there; "
+    "the others are left out of both. Bits: mutual information (Miller-Madow) of the answer given with the one that a "
+    "probe reads from the state, over test items, with its permutation p."
+)
 
 
 # -- figures ---------------------------------------------------------------------------------------------------------

@@ -245,6 +245,27 @@ def transfer_table(analyses: Sequence[RunAnalysis]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def after_table(analyses: Sequence[RunAnalysis]) -> pd.DataFrame:
+    """One row per cell and place: AUROC before and after, their paired difference, and the shared bits."""
+    rows = []
+    for cell in (c for a in analyses for c in a.cells):
+        for a in cell.after:
+            one, two, gain = a.contrast.before, a.contrast.after, a.contrast.difference
+            row: dict[str, Any] = {"model": cell.model, "benchmark": cell.benchmark, "regime": cell.regime}
+            row |= {"place": a.place, "reached": a.reached, "n_test": one.n_test}
+            for name, value in (("before", one.shown), ("after", two.shown), ("difference", gain)):
+                row |= {name: value.estimate, f"{name}_lower": value.lower, f"{name}_upper": value.upper}
+            for name, shared in (("before", a.before), ("after", a.after)):
+                row[f"bits_{name}"] = shared.corrected if shared else math.nan
+                row[f"bits_{name}_p"] = shared.p_value if shared else math.nan
+            bits = (a.before.reason or a.after.reason) if a.before and a.after else "no options, no answer read"
+            row["reason"] = "; ".join(
+                dict.fromkeys(part for part in (one.reason or two.reason or gain.reason, bits) if part)
+            )
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
 def calibration_table(analyses: Sequence[RunAnalysis]) -> pd.DataFrame:
     """Reliability curves of the probes on their test items."""
     frames = [
