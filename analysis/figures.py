@@ -284,7 +284,7 @@ def forest(column: str, label: str, reference: float, limits: tuple[float, float
                     "color": "#555555",
                     "fontsize": 7,
                     "style": "italic",
-                    "backgroundcolor": "white",
+                    "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 0.5},
                 }
                 axes.text(left, i, f"  not defined: {why}", va="center", **plain)
         axes.axvline(reference, color="#444444", linewidth=1, linestyle="--")
