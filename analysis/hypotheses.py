@@ -58,12 +58,13 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Family:
-    """A study file: hypotheses, level of the tests, and the file's SHA-256."""
+    """A study file: hypotheses, level of the tests, the file's SHA-256, name and text."""
 
     hypotheses: tuple[Hypothesis, ...]
     alpha: float
     sha256: str
     name: str = ""
+    text: str = ""
 
 
 def load(path: str | os.PathLike[str]) -> Family:
@@ -109,7 +110,7 @@ def parse(raw: bytes, file: Path) -> Family:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise RequestError(f"{file}: the id {twice[0]!r} is declared twice.")
-    return Family(found, float(alpha), hashlib.sha256(raw).hexdigest(), file.name)
+    return Family(found, float(alpha), hashlib.sha256(raw).hexdigest(), file.name, raw.decode("utf-8", "replace"))
 
 
 def _hypothesis(entry: Any, i: int, file: Path) -> Hypothesis:

@@ -12,7 +12,6 @@ import json
 import os
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from .. import store
@@ -219,9 +218,7 @@ def _manifest(config: StudyConfig, extractor: Extractor, work: list[Work]) -> di
 
 def _declared(config: StudyConfig) -> dict[str, Any]:
     family = config.declared_hypotheses()
-    if family is None or config.hypotheses is None:
-        return {}
-    return {hypotheses.RECORDED: family.sha256, hypotheses.TEXT: Path(config.hypotheses).read_text(encoding="utf-8")}
+    return {} if family is None else {hypotheses.RECORDED: family.sha256, hypotheses.TEXT: family.text}
 
 
 def _has(regime: prompts.Regime, form: str) -> bool:
