@@ -360,7 +360,7 @@ def _layer_set(text: str, held: Sequence[int]) -> tuple[int, ...]:
     found: list[int] = []
     for part in _names(text):
         bounds = re.fullmatch(r"(\d+)-(\d+)", part)
-        if bounds:
+        if bounds and int(bounds[1]) <= int(bounds[2]):
             found += range(int(bounds[1]), int(bounds[2]) + 1)
         elif re.fullmatch(r"-?\d+", part):
             found.append(int(part) if int(part) >= 0 else (max(held) + 1 + int(part) if held else int(part)))

@@ -99,7 +99,8 @@ def parse(raw: bytes, file: Path) -> Family:
     try:
         content = yaml.safe_load(raw)
     except yaml.YAMLError as error:
-        raise RequestError(f"The hypothesis file {file} is not valid YAML: {error}") from None
+        what = " ".join(str(error).split())
+        raise RequestError(f"The hypothesis file {file} is not valid YAML: {what}") from None
     if not isinstance(content, Mapping) or not isinstance(content.get("hypotheses"), list):
         raise RequestError(f"The hypothesis file {file} needs a list under `hypotheses`.")
     alpha = content.get("alpha", 0.05)

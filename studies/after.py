@@ -37,6 +37,9 @@ def check_places(places: Sequence[str]) -> tuple[str, ...]:
             raise RequestError(
                 f"after names the place {place!r}; give a number of output tokens from 1, or a text such as ####"
             )
+    names = [array_name(place) for place in texts if place.isdigit()]
+    if len(set(names)) < len(names):
+        raise RequestError(f"after names a number of tokens twice: {', '.join(texts)}; name each once")
     anchors = [place for place in texts if not place.isdigit()]
     if len(anchors) > 1:
         raise RequestError(f"after names {len(anchors)} anchors ({', '.join(anchors)}); give one, beside any numbers")

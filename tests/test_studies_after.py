@@ -83,6 +83,7 @@ def test_an_anchor_counts_with_the_token_that_completes_its_last_occurrence(extr
         {"after": (" ",)},
         {"after": ("####", "Answer:")},
         {"after": ("1", "1")},
+        {"after": ("1", "01")},
         {"after": ("1",), "generate": False},
         {"after": ("1",), "sites": ("resid_mid",)},
     ],
