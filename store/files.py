@@ -223,13 +223,16 @@ class LocalFiles:
 
     def _write_new(self, name: str, parts: Iterable[Any], durable: bool) -> int:
         fd = os.open(self._root / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        size = 0
+        size = begun = 0
         try:
             for part in parts:
                 data = memoryview(part)
                 size += len(data)
                 while data:
                     data = data[os.write(fd, data) :]
+                if durable and size - begun >= _BEGIN_WRITING:
+                    _begin_writing(fd, begun, size - begun)
+                    begun = size
             if durable:
                 os.fsync(fd)
         finally:
@@ -261,9 +264,8 @@ class _LocalHandle:
     def read_into(self, offset: int, buffers: list[Any]) -> None:
         for first in range(0, len(buffers), 512):
             some = buffers[first : first + 512]
-            wanted = sum(memoryview(buffer).nbytes for buffer in some)
-            done = os.preadv(self._fd, some, offset)
-            if done != wanted:
+            wanted = sum([memoryview(buffer).nbytes for buffer in some])
+            if os.preadv(self._fd, some, offset) != wanted:
                 _fill(self._fd, offset, some, self._path)
             offset += wanted
 
@@ -275,6 +277,19 @@ def _expect(fd: int, offset: int, size: int) -> None:
     """Tell the system what will be read (0: to the end), where it can be told."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(fd, offset, size, os.POSIX_FADV_WILLNEED)
+
+
+_BEGIN_WRITING = 8 << 20
+"""Bytes of a file after which the disk is told to start, while the next ones are still being put together."""
+
+
+def _begin_writing(fd: int, offset: int, size: int) -> None:
+    """Have the system start to write these bytes, without waiting for it, where it can be told.
+
+    Linux does so on being advised that they will not be needed; bytes not yet on the disk stay in memory.
+    """
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(fd, offset, size, os.POSIX_FADV_DONTNEED)
 
 
 def _whole(fd: int) -> bytes:

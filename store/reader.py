@@ -625,11 +625,12 @@ class Run:
     def _fill_job(self, job: _Job, handle: Handle, layers: list[int], out: np.ndarray) -> None:
         """Fill `out[positions]` with the layers of one shard, front to back through one handle."""
         for number, rows, targets in job.parts:
+            source, target = _span(rows), _span(targets)
             for slot, layer in enumerate(layers):
                 if job.sparse:
                     _fill_rows(handle, job.geometry, number, layer, rows, out, targets, slot)
                 else:
-                    self._fill_chunk(handle, job, number, layer, rows, out, targets, slot)
+                    self._fill_chunk(handle, job, number, layer, source, out, target, slot)
 
     def _fill_chunk(
         self,
@@ -637,27 +638,28 @@ class Run:
         job: _Job,
         number: int,
         layer: int,
-        rows: np.ndarray,
+        rows: slice | np.ndarray,
         out: np.ndarray,
-        targets: np.ndarray,
+        targets: slice | np.ndarray,
         slot: int,
     ) -> None:
         """Read a chunk, check it against the commit, and put its `rows` to `out[targets, slot]`."""
         geometry, spec = job.geometry, job.geometry.spec
-        whole = len(rows) == geometry.chunk_rows and spec.dtype != "bfloat16"
-        direct = whole and out.shape[1] == 1 and bool((np.diff(targets) == 1).all())
-        if direct:
-            data = out[targets[0] : targets[-1] + 1].reshape(-1).view(np.uint8)
-        else:
-            data = _scratch(geometry.chunk_bytes)
-        stated = bytearray(4)
-        handle.read_into(geometry.chunk_offset(number, layer), [data, stated])
+        straight = (
+            isinstance(rows, slice)
+            and isinstance(targets, slice)
+            and rows == slice(0, geometry.chunk_rows)
+            and out.shape[1] == 1
+            and spec.dtype != "bfloat16"
+        )
+        data = out[targets].reshape(-1).view(np.uint8) if straight else _scratch(geometry.chunk_bytes)
+        handle.read_into(geometry.chunk_offset(number, layer), [data])
         index = number * spec.n_layers + layer
         if f"{crc32c(data):08x}" != job.checksums[8 * index : 8 * index + 8]:
             raise self._snapshot.damaged(job.file)
-        if not direct:
+        if not straight:
             bits = data.view(stored_type(spec.dtype)).reshape(geometry.chunk_rows, -1)
-            out[_span(targets), slot] = to_returned(bits[_span(rows)], spec.dtype)
+            out[targets, slot] = to_returned(bits[rows], spec.dtype)
 
 
 @dataclass(frozen=True)
@@ -679,7 +681,7 @@ class _Job:
                 if self.sparse:
                     yield from ((start + first * size, (last - first) * size) for first, last in _stretches(rows))
                 else:
-                    yield start, self.geometry.chunk_bytes + 4
+                    yield start, self.geometry.chunk_bytes
 
 
 _LOCAL = threading.local()

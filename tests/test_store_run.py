@@ -203,6 +203,17 @@ def test_take_keeps_the_order_given(run):
     np.testing.assert_array_equal(run.take(rows).attention(1), run.attention(3))
 
 
+@pytest.mark.parametrize(
+    "rows", [[0, 0, 1, 2], [0, 1, 2, 2, 3, 4, 5, 6], [3, 3, 3, 3, 3, 3, 3, 3], [7, 6, 5, 4, 3, 2, 1, 0]]
+)
+def test_rows_asked_twice_come_twice(run, rows):
+    """As many rows as a chunk holds are not the chunk."""
+    wanted = np.stack(written("resid_post"))[rows]
+    np.testing.assert_array_equal(run.take(rows).array("resid_post"), wanted)
+    for layer in range(wanted.shape[1]):
+        np.testing.assert_array_equal(run.take(rows).resid(layer), wanted[:, layer])
+
+
 def test_sparse_rows_of_large_chunks(tmp_path):
     states = [{"id": str(i), "benchmark": "b", "regime": "r", "item_id": str(i)} for i in range(500)]
     values = np.random.default_rng(0).standard_normal((500, 2, 256)).astype(np.float32)
