@@ -208,11 +208,12 @@ class _Applied:
                 f"the steering vector has {steering.vector.shape[-1]} values, but {steering.site} of this "
                 f"{self.architecture.model_type} model has {width}"
             )
-        self.names = list(inspect.signature(self.architecture.backbone.forward).parameters)
+        self.names = list(inspect.signature(self.architecture.stack.forward).parameters)
         self.where: torch.Tensor | str = "none"
         self.batch = 0
         self.rows: tuple[int, ...] | None = None
         self.delta: torch.Tensor | None = None
+        self.running = False
         self.passes = self.fired = self.selected = 0
         self.changed = False
         self.finite: torch.Tensor | None = None
@@ -222,10 +223,11 @@ class _Applied:
 
     def attach(self, handles: list[Any]) -> None:
         """Register the hooks, appending each handle at once so that none is lost to an interrupt."""
-        backbone, site = self.architecture.backbone, self.steering.site
-        handles.append(backbone.register_forward_pre_hook(self._begin, with_kwargs=True))
+        # not the backbone: a model may call its stack of blocks directly, as OPT does when it generates
+        stack, site = self.architecture.stack, self.steering.site
+        handles.append(stack.register_forward_pre_hook(self._begin, with_kwargs=True))
         if site == "final_norm":
-            handles.append(backbone.register_forward_hook(self._output))
+            handles.append(stack.register_forward_hook(self._output))
         else:
             assert self.layer is not None
             module = self.architecture.module(self.layer, site)
@@ -237,15 +239,19 @@ class _Applied:
                 # what is read at resid_mid also bypasses the MLP: the change must reach the block's output that way too
                 block = self.architecture.blocks[self.layer]
                 handles.append(block.register_forward_hook(self._carry, prepend=True))
-        handles.append(backbone.register_forward_hook(self._end))
+        handles.append(stack.register_forward_hook(self._end))
 
     def _begin(self, _module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         given = {**dict(zip(self.names, args, strict=False)), **kwargs}
         tokens = given.get("input_ids")
         if tokens is None:
             tokens = given.get("inputs_embeds")
-        assert tokens is not None
-        self.batch, self.fired, self.delta = int(tokens.shape[0]), 0, None
+        if tokens is None:
+            raise CaptureError(
+                f"a pass began with neither input_ids nor inputs_embeds (it has {', '.join(sorted(given)) or 'nothing'}), "
+                "so its prompts cannot be placed; this way of running the model cannot be steered"
+            )
+        self.batch, self.fired, self.delta, self.running = int(tokens.shape[0]), 0, None, True
         declared = passes.current()
         if declared is not None and len(declared.rows) != self.batch:
             raise CaptureError(
@@ -346,6 +352,7 @@ class _Applied:
         return _with_first(output, x + delta.reshape(x.shape))
 
     def _end(self, _module: Any, _args: tuple[Any, ...], _output: Any) -> None:
+        self.running = False
         if self.fired != 1:
             raise CaptureError(
                 f"the steered site {self.steering.site} at layer {self.layer} was reached {self.fired} times "
@@ -357,6 +364,11 @@ class _Applied:
 
     def _steered(self, x: torch.Tensor) -> torch.Tensor | None:
         """The site's tensor with the chosen columns changed; None when none is chosen."""
+        if not self.running:
+            raise CaptureError(
+                f"the steered site {self.steering.site} at layer {self.layer} ran in a pass that did not go through "
+                f"{type(self.architecture.stack).__name__}, so its positions are unknown; call the model itself"
+            )
         self.fired += 1
         if self.steering.idle or isinstance(self.where, str) and self.where == "none":
             return None
@@ -370,8 +382,8 @@ class _Applied:
             picked = block[rows, columns]
         new = self._changed(picked)
         if not self.changed:  # one look suffices, and each costs a wait for the device
-            self.changed = bool((new != picked).any())
-        fine = torch.isfinite(new).all()
+            self.changed = bool(((new != picked) & ~picked.isnan()).any())
+        fine = (torch.isfinite(new) | ~torch.isfinite(picked)).all()  # padding may have been NaN before
         self.finite = fine if self.finite is None else self.finite.to(fine.device) & fine
         if isinstance(self.where, str):
             return new.reshape(x.shape)

@@ -173,9 +173,7 @@ def test_batches_and_padding_change_nothing(family: str, positions: Any) -> None
         ex.batch_tokens = batch_tokens
         with Steering("resid_pre", 1, vector(7), scales, positions).on(ex):
             right = ex.capture(PROMPTS)
-            left = right
-            if family != "mamba":  # a recurrent state cannot be padded on the left
-                left = join(list(ex.stream(ex.render(PROMPTS), keep_cache=True)), len(PROMPTS))
+            left = join(list(ex.stream(ex.render(PROMPTS), keep_cache=True)), len(PROMPTS))
         for got in (right, left):
             for i, one in enumerate(alone):
                 np.testing.assert_allclose(got.resid_post[i], one.resid_post[0], **close)
@@ -291,9 +289,14 @@ def generated(ex: Extractor, steps: int = STEPS) -> list[tuple[int, ...]]:
     return written
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2"])
+GENERATING = ("llama", "gpt2", "gemma2", "opt", "falcon", "bloom", "jamba", "mamba")
+
+
+@pytest.mark.parametrize("family", GENERATING)
 def test_generation_with_a_cache_equals_generation_without(family: str) -> None:
-    ex = extractor(family, seed=int(family == "gpt2"))  # of seed 0, GPT-2 repeats one token whatever happens
+    # of other seeds, some repeat one token whatever happens; jamba's parts run in float32 only
+    seed = {"gpt2": 1, "opt": 2, "falcon": 1}.get(family, 0)
+    ex = extractor(family, torch.float32 if family in SINGLE else torch.float64, seed=seed)
     v, scales = vector(10) * 12, [1.0, -0.7, 0.4, 1.5, 0.0]
     found: dict[str, list[tuple[int, ...]]] = {}
     for name, columns in COLUMNS.items():
@@ -306,19 +309,31 @@ def test_generation_with_a_cache_equals_generation_without(family: str) -> None:
     plain = generated(ex)
     assert all(written[4] == plain[4] for written in found.values())
     assert all(written != plain for written in found.values())
-    assert len({tuple(written) for written in found.values()}) == len(COLUMNS), "the places must matter to this test"
+    distinct = len({tuple(written) for written in found.values()})
+    assert distinct >= len(COLUMNS) - (family == "mamba"), "the places must matter to this test"
     assert all(a[:1] == b[:1] for a, b in zip(found["generated"], plain, strict=True)), "the first token is unsteered"
 
 
-@pytest.mark.parametrize("positions", ["all", "prompt", "generated", "response"])
-def test_the_models_own_generate(llama: Extractor, positions: str) -> None:
+@pytest.mark.parametrize(
+    ("family", "positions"),
+    [("llama", place) for place in ("all", "prompt", "generated", "response")]
+    + [(family, place) for family in ("opt", "falcon", "bloom", "jamba", "mamba") for place in ("prompt", "response")],
+)
+def test_the_models_own_generate(family: str, positions: str) -> None:
+    # the ALiBi mask of transformers' BLOOM overflows under left padding in float64
+    ex = extractor(family, torch.float32 if family in (*SINGLE, "bloom") else torch.float64)
     v, scales = vector(10) * 12, [1.0, -0.7, 0.4, 1.5, 0.0]
-    batch = llama.tokenizer(PROMPTS, return_tensors="pt", padding=True, return_token_type_ids=False)
-    with Steering("resid_post", 1, v, scales, positions).on(llama):
-        out = llama.model.generate(**batch, max_new_tokens=STEPS, do_sample=False)[:, batch["input_ids"].shape[1] :]
-    for i, row in enumerate(out):
-        expected = without_cache(llama, PROMPTS[i], scales[i] * v, COLUMNS[positions], STEPS)
-        assert row[: len(expected)].tolist() == expected
+    padded = family not in ("jamba", "mamba")  # transformers' own generate lets padding into a recurrent state
+    groups = [list(range(len(PROMPTS)))] if padded else [[i] for i in range(len(PROMPTS))]
+    for own in groups:
+        batch = ex.tokenizer(
+            [PROMPTS[i] for i in own], return_tensors="pt", padding=True, return_token_type_ids=False
+        )
+        with Steering("resid_post", 1, v, [scales[i] for i in own], positions).on(ex):
+            out = ex.model.generate(**batch, max_new_tokens=STEPS, do_sample=False)[:, batch["input_ids"].shape[1] :]
+        for i, row in zip(own, out, strict=True):
+            expected = without_cache(ex, PROMPTS[i], scales[i] * v, COLUMNS[positions], STEPS)
+            assert row[: len(expected)].tolist() == expected
 
 
 def test_passes_that_cannot_be_told_apart_are_refused(llama: Extractor) -> None:
@@ -426,6 +441,16 @@ def test_a_block_that_is_bypassed_is_found() -> None:
     with pytest.raises(CaptureError, match="layer 1 was reached 0 times"), Steering("resid_post", 1, vector(15)).on(ex):
         ex.model(input_ids=torch.tensor([[5, 6, 7]]))
     assert not stale._forward_hooks
+
+
+def test_a_block_run_outside_a_whole_pass_is_found(llama: Extractor) -> None:
+    """Without the start of the pass its positions are those of the pass before."""
+    x = torch.zeros(1, 3, WIDTH, dtype=torch.float64)
+    with pytest.raises(CaptureError, match="did not go through LlamaModel"):
+        with Steering("resid_post", 1, vector(15), 1.0, "boundary").on(llama):
+            llama.capture("abc")
+            rotary = llama.model.model.rotary_emb(x, torch.arange(3)[None])
+            llama.model.model.layers[1](x, position_embeddings=rotary)
 
 
 def test_overflow_is_said() -> None:
