@@ -6,7 +6,6 @@ are kept; and that the same call gives the same numbers again.
 
 from __future__ import annotations
 
-import numbers
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from .backends import make_backend
 from .backends.protocol import Request, Rows
 from .boundary import Batch, assemble, group, in_batch
 from .gate import GateReport, gate
+from .inputs import as_prompts
 from .options import OptionForms, form_ids, option_forms, score_options
 from .positions import resolve_positions
 from .prefix import LEAST_GAIN, LEAST_GAIN_COMPILED, MODES, Group, SharedPrefixes, plan
@@ -597,70 +597,6 @@ def _not_finite(what: str, rows: torch.Tensor, prompt: int) -> CaptureError:
     error = CaptureError(f"{what} of prompt {prompt} is not finite in {str(rows.dtype).removeprefix('torch.')}; {why}")
     error.prompt = prompt
     return error
-
-
-def as_prompts(prompts: Any, renderer: Renderer) -> list[Any]:
-    """The prompts of a call as a list, one entry each, whatever form they came in.
-
-    Raises
-    ------
-    RequestError
-        If a padded tensor comes without its mask, so that padding and text cannot be told apart.
-    """
-    if isinstance(prompts, str):
-        return [prompts]
-    if isinstance(prompts, Mapping):
-        if "input_ids" not in prompts:
-            raise RequestError(
-                f"prompts is a mapping with keys {sorted(prompts)}; give one with input_ids and attention_mask, or a list of prompts"
-            )
-        mask = prompts.get("attention_mask")
-        if mask is None:
-            return as_prompts(prompts["input_ids"], renderer)
-        try:
-            ids, mask = torch.as_tensor(prompts["input_ids"]), torch.as_tensor(mask)
-        except (TypeError, ValueError) as error:
-            raise RequestError(
-                f"input_ids and attention_mask must be rectangular [batch, tokens] ({error}); or give lists of token ids without padding"
-            ) from error
-        if mask.shape != ids.shape or ids.ndim != 2:
-            raise RequestError(
-                f"input_ids {list(ids.shape)} and attention_mask {list(mask.shape)} must both be [batch, tokens] and equal in shape"
-            )
-        return [row[keep.bool()].tolist() for row, keep in zip(ids, mask, strict=True)]
-    if isinstance(prompts, np.ndarray) and prompts.dtype.kind in "UO":
-        prompts = prompts.tolist()
-    if isinstance(prompts, torch.Tensor | np.ndarray):
-        ids = torch.as_tensor(prompts)
-        if ids.ndim not in (1, 2) or ids.is_floating_point() or ids.is_complex():
-            raise RequestError(
-                f"a tensor of prompts must hold integers [tokens] or [batch, tokens], found {ids.dtype} of shape {list(ids.shape)}"
-            )
-        rows = [ids.tolist()] if ids.ndim == 1 else ids.tolist()
-        pad = getattr(renderer.tokenizer, "pad_token_id", None)
-        if len(rows) > 1 and pad is not None and any(row and pad in (row[0], row[-1]) for row in rows):
-            raise RequestError(
-                f"prompts is a token tensor without a mask in which rows start or end with the pad token {pad}; pass {{'input_ids': ..., 'attention_mask': ...}} or lists without padding"
-            )
-        return rows
-    if not isinstance(prompts, Sequence) or isinstance(prompts, bytes | bytearray):
-        raise RequestError(
-            f"prompts is a {type(prompts).__name__}; give a string, chat messages, token ids, or a list of these"
-        )
-    items = list(prompts)
-    if items and (all(isinstance(p, Mapping) and "role" in p for p in items) or all(_is_id(p) for p in items)):
-        return [items]
-    return items
-
-
-def _is_id(value: Any) -> bool:
-    """Whether a value is one token id: an integer of Python, numpy or torch."""
-    return (
-        isinstance(value, numbers.Integral)
-        and not isinstance(value, bool)
-        or isinstance(value, torch.Tensor)
-        and value.ndim == 0
-    )
 
 
 def _attention_rows(

@@ -76,6 +76,38 @@ class TestPadding:
         with pytest.raises(RequestError, match="without a mask.*attention_mask"):
             Extractor(model, tokenizer, check=False).capture(ids)
 
+    @pytest.mark.parametrize("side", ["right", "left"])
+    def test_every_form_of_padded_ids_without_a_mask_is_refused(self, model: Any, side: str) -> None:
+        tokenizer = small_tokenizer(side)
+        ex = Extractor(model, tokenizer, check=False)
+        fixed = tokenizer(TEXTS[0], return_tensors="pt", padding="max_length", max_length=9)["input_ids"]
+        lists = tokenizer(TEXTS, padding=True)["input_ids"]
+        rows = [torch.tensor(row) for row in lists]
+        for given in (fixed, fixed[0], fixed.numpy(), fixed.tolist(), lists, rows, lists[2], {"input_ids": lists}):
+            with pytest.raises(RequestError, match="without a mask and (starts|ends) with the pad token 0"):
+                ex.capture(given)
+        plain = tokenizer(TEXTS)["input_ids"]
+        assert torch.equal(ex.capture(plain).resid_post, ex.capture(TEXTS).resid_post)
+
+    @pytest.mark.parametrize("side", ["right", "left"])
+    @pytest.mark.parametrize("pad", ["bos_token", "eos_token"])
+    def test_where_the_pad_token_may_be_meant(self, model: Any, side: str, pad: str) -> None:
+        tokenizer = small_tokenizer(side)
+        tokenizer.pad_token = getattr(tokenizer, pad)
+        ex, one = Extractor(model, tokenizer, check=False), tokenizer.pad_token_id
+        for given in (
+            tokenizer(TEXTS, padding=True)["input_ids"],
+            tokenizer(["four", "five5"], padding=True)["input_ids"],  # one pad token, in one row of a rectangle
+            torch.tensor([[one, one, 9, 10]]),
+            [[5, 6, one, one], [7]],
+        ):
+            with pytest.raises(RequestError, match=f"with the pad token {one}"):
+                ex.capture(given)
+        square = [(9, 10, one), (7, 8, one)]
+        for meant in ([(one, 9, 10), (9, one)], square, [(one, 9, one)]):
+            assert ex.capture([list(row) for row in meant]).token_ids == meant
+        assert ex.capture(torch.tensor(square)).token_ids == square
+
     def test_left_padding_carries_its_positions(self, model: Any) -> None:
         batch = assemble([0, 1], [(5, 6, 7), (8,)], 0, "left")
         assert batch.position_ids is not None and batch.attention_mask is not None

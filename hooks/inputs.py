@@ -1,0 +1,108 @@
+"""The forms in which prompts may be given, made into one list.
+
+Guarantees that padded token ids are never read as if their padding were text: they come with their mask, or are refused.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..errors import RequestError
+from .rendering import Renderer
+
+
+def as_prompts(prompts: Any, renderer: Renderer) -> list[Any]:
+    """The prompts of a call as a list, one entry each, whatever form they came in.
+
+    Raises
+    ------
+    RequestError
+        If token ids come padded and without their mask, so that padding and text cannot be told apart.
+    """
+    if isinstance(prompts, str):
+        return [prompts]
+    if isinstance(prompts, Mapping):
+        if "input_ids" not in prompts:
+            raise RequestError(
+                f"prompts is a mapping with keys {sorted(prompts)}; give one with input_ids and attention_mask, or a list of prompts"
+            )
+        mask = prompts.get("attention_mask")
+        if mask is None:
+            return as_prompts(prompts["input_ids"], renderer)
+        try:
+            ids, mask = torch.as_tensor(prompts["input_ids"]), torch.as_tensor(mask)
+        except (TypeError, ValueError) as error:
+            raise RequestError(
+                f"input_ids and attention_mask must be rectangular [batch, tokens] ({error}); or give lists of token ids without padding"
+            ) from error
+        if mask.shape != ids.shape or ids.ndim != 2:
+            raise RequestError(
+                f"input_ids {list(ids.shape)} and attention_mask {list(mask.shape)} must both be [batch, tokens] and equal in shape"
+            )
+        return [row[keep.bool()].tolist() for row, keep in zip(ids, mask, strict=True)]
+    if isinstance(prompts, np.ndarray) and prompts.dtype.kind in "UO":
+        prompts = prompts.tolist()
+    if isinstance(prompts, torch.Tensor | np.ndarray):
+        ids = torch.as_tensor(prompts)
+        if ids.ndim not in (1, 2) or ids.is_floating_point() or ids.is_complex():
+            raise RequestError(
+                f"a tensor of prompts must hold integers [tokens] or [batch, tokens], found {ids.dtype} of shape {list(ids.shape)}"
+            )
+        rows = [ids.tolist()] if ids.ndim == 1 else ids.tolist()
+        _refuse_padding(dict(enumerate(rows)), renderer.tokenizer)
+        return rows
+    if not isinstance(prompts, Sequence) or isinstance(prompts, bytes | bytearray):
+        raise RequestError(
+            f"prompts is a {type(prompts).__name__}; give a string, chat messages, token ids, or a list of these"
+        )
+    items = list(prompts)
+    if items and (all(isinstance(p, Mapping) and "role" in p for p in items) or all(_is_id(p) for p in items)):
+        items = [items]
+    _refuse_padding({i: _ids_of(item) for i, item in enumerate(items)}, renderer.tokenizer)
+    return items
+
+
+def _refuse_padding(prompts: Mapping[int, Sequence[int]], tokenizer: Any) -> None:
+    """Refuse token ids that hold padding, whose last token would be taken for the boundary.
+
+    Where the pad token also begins or ends texts, one of it may be meant; two in a row are not, nor is one that only
+    some rows of a rectangle have.
+    """
+    pad = getattr(tokenizer, "pad_token_id", None)
+    rows = {i: row for i, row in prompts.items() if row}
+    if pad is None or not rows:
+        return
+    may_be_meant = pad in (getattr(tokenizer, "bos_token_id", None), getattr(tokenizer, "eos_token_id", None))
+    rectangle = len(rows) > 1 and len({len(row) for row in rows.values()}) == 1
+    for where, step in (("starts", 1), ("ends", -1)):
+        padded = [i for i, row in rows.items() if row[::step][0] == pad]
+        if may_be_meant and (not rectangle or len(padded) == len(rows)):
+            padded = [i for i in padded if list(rows[i][::step][:2]) == [pad, pad]]
+        if padded:
+            raise RequestError(
+                f"prompt {padded[0]} was given as token ids without a mask and {where} with the pad token {pad}; pass {{'input_ids': ..., 'attention_mask': ...}} or lists without padding"
+            )
+
+
+def _ids_of(prompt: Any) -> list[int]:
+    """A prompt's token ids, empty where it is no list of ids."""
+    if isinstance(prompt, torch.Tensor | np.ndarray):
+        prompt = prompt.tolist() if prompt.ndim == 1 else []
+    if isinstance(prompt, str | bytes | bytearray | Mapping) or not isinstance(prompt, Sequence):
+        return []
+    return [int(i) for i in prompt] if all(_is_id(i) for i in prompt) else []
+
+
+def _is_id(value: Any) -> bool:
+    """Whether a value is one token id: an integer of Python, numpy or torch."""
+    return (
+        isinstance(value, numbers.Integral)
+        and not isinstance(value, bool)
+        or isinstance(value, torch.Tensor)
+        and value.ndim == 0
+    )
