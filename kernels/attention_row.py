@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from . import checks, registry
+from . import checks, precision, registry
 
 FORMS = ("reference", "torch", "triton")
 
@@ -128,7 +128,7 @@ def _torch_form(
     groups, keys = key.shape[1], key.shape[2]
     rows = torch.arange(batch, device=query.device)
     if index is None:
-        index = torch.full((batch,), queries - 1, device=query.device)
+        index = torch.full((batch,), queries - 1, dtype=torch.int64, device=query.device)
     q = query[rows, :, index].to(compute).view(batch, groups, heads // groups, -1)
     scores = (q @ key.to(compute).transpose(2, 3)).reshape(batch, heads, keys) * scale
     if softcap is not None:
@@ -181,8 +181,9 @@ def _attention_row(
         plain_query, plain_key, plain_mask = last
         assert plain_query is not None and plain_key is not None
         return triton_attention.attention_row(plain_query, plain_key, index, plain_mask, scale, softcap, window, sinks)
-    compute = torch.float64 if form == "reference" else torch.float32
-    return _torch_form(query, key, index, mask, scale, softcap, window, sinks, compute)
+    compute = torch.float64 if form == "reference" else precision.product_dtype(query.device)
+    with precision.no_autocast(query.device):
+        return _torch_form(query, key, index, mask, scale, softcap, window, sinks, compute)
 
 
 @_attention_row.register_fake

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from . import checks, native, registry
+from . import checks, native, precision, registry
 from .streaming import RowState, merge_top_k, top_k
 from .vocab_stats import (
     OptionIds,
@@ -56,7 +56,7 @@ def logits_stats(
 def options_of(logits: Tensor, ids: Tensor | None) -> Tensor:
     """Option logits [n, K] float32 picked from logits [n, V]."""
     if ids is None:
-        return torch.empty(logits.shape[0], 0, device=logits.device)
+        return torch.empty(logits.shape[0], 0, dtype=torch.float32, device=logits.device)
     n, options, forms = ids.shape
     ids = distinct_forms(ids)
     picked = logits.gather(1, ids.clamp_min(0).view(n, options * forms)).view(n, options, forms)
@@ -86,16 +86,18 @@ def _logits_stats(
     form = registry.choose("logits_stats", backend, logits.device, logits.dtype, FORMS)
     if option_ids is not None:
         check_options("logits_stats", option_ids, logits.shape[1])
-    if form == "cpu" and top_k <= native.TOP_K:
-        rows = logits if logits.stride(1) == 1 else logits.contiguous()
-        return (*native.logits_stats(rows, top_k), options_of(logits, option_ids))
-    if form == "triton" and len(logits):
-        from . import triton_vocab
+    with precision.no_autocast(logits.device):
+        options = options_of(logits, option_ids)
+        if form == "cpu" and top_k <= native.TOP_K:
+            rows = logits if logits.stride(1) == 1 else logits.contiguous()
+            return (*native.logits_stats(rows, top_k), options)
+        if form == "triton" and len(logits):
+            from . import triton_vocab
 
-        rows = logits if logits.stride(1) == 1 else logits.contiguous()
-        return (*settle(*triton_vocab.logits_stats(rows, top_k)), options_of(logits, option_ids))
-    compute = torch.float64 if form == "reference" else torch.float32
-    return (*_torch_form(logits, top_k, compute), options_of(logits, option_ids))
+            rows = logits if logits.stride(1) == 1 else logits.contiguous()
+            return (*settle(*triton_vocab.logits_stats(rows, top_k)), options)
+        compute = torch.float64 if form == "reference" else torch.float32
+        return (*_torch_form(logits, top_k, compute), options)
 
 
 @_logits_stats.register_fake

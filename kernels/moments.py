@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import io
 import math
+import zipfile
+import zlib
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from . import checks, native, registry
+from . import checks, native, precision, registry
 
 _BLOCK = 256  # rows folded at once, so that float32 sums stay short
 _TILE = 512  # rows of the upper triangle computed at once
@@ -35,13 +38,16 @@ class Moments:
     Notes
     -----
     Accumulators are float64; products of float32, float16 and bfloat16 rows are formed in float32 after centring in
-    float64, those of float64 rows in float64. Memory: at most L d (d + 1024) numbers; only the upper triangle is used.
+    float64, those of float64 rows in float64. Memory: the first d rows (at least 256) as they come, L d numbers each;
+    from then on L d (d + 3) float64 numbers, whose addresses stay, and fewer than 256 rows. For the moment of passing
+    from one to the other there are both. Of the d x d numbers only the upper triangle is used.
     """
 
     def __init__(self, n_layers: int, d: int, device: torch.device | str = "cpu") -> None:
         if n_layers < 1 or d < 1:
             raise ValueError(f"Moments: n_layers and d must be at least 1, found {n_layers} and {d}.")
-        self.n_layers, self.d, self.device = n_layers, d, torch.device(device)
+        self.n_layers, self.d = n_layers, d
+        self.device = torch.empty(0, dtype=torch.float64, device=device).device  # with its number
         self._pending: list[Tensor] = []
         self._folded = 0
         self._m2: Tensor | None = None
@@ -82,7 +88,7 @@ class Moments:
         checks.tensor("Moments.update", "x", x, 3, checks.FLOATS)
         checks.size("Moments.update", "x", x, 1, self.n_layers, "number of layers")
         checks.size("Moments.update", "x", x, 2, self.d, "width of a state")
-        if x.device.type != self.device.type:
+        if x.device != self.device:
             raise ValueError(f"Moments.update: x is on {x.device} but the accumulators on {self.device}; move x.")
         if len(x) == 0:
             return self
@@ -97,11 +103,15 @@ class Moments:
 
     def _fold(self) -> None:
         """Move the held rows into the accumulators."""
-        pending, self._pending = self._pending, []
-        if not pending:
+        if not self._pending:
             return
-        if self._m2 is None:
+        if self._m2 is None:  # first: what cannot be allocated must not cost the rows
             self._m2 = self._zeros(self.n_layers, self.d, self.d)
+        pending, self._pending = self._pending, []
+        with precision.no_autocast(self.device):
+            self._fold_rows(pending)
+
+    def _fold_rows(self, pending: list[Tensor]) -> None:
         double = any(rows.dtype == torch.float64 for rows in pending)
         if self._pivot is None:
             self._pivot = pending[0].double().mean(0)
@@ -115,7 +125,7 @@ class Moments:
             seen = self._folded
             for start in range(0, total, _BLOCK):
                 block = rows[start : start + _BLOCK].double()
-                self._fold_block(layer, block, seen, torch.float64 if double else torch.float32)
+                self._fold_block(layer, block, seen, double)
                 seen += len(block)
         self._folded += total
 
@@ -132,7 +142,7 @@ class Moments:
             self._fourth[layer],
         )
 
-    def _fold_block(self, layer: int, block: Tensor, seen: int, compute: torch.dtype) -> None:
+    def _fold_block(self, layer: int, block: Tensor, seen: int, double: bool) -> None:
         assert self._pivot is not None and self._m2 is not None
         offset = block - self._pivot[layer]
         squares = offset.square().sum(1)
@@ -144,14 +154,16 @@ class Moments:
         delta = mean - self._mean[layer]
         # Chan's rank-one term rides along as one more row of the block.
         step = delta * math.sqrt(seen * n / (seen + n))
-        centred = torch.cat([block - mean, step[None]]).to(compute)
+        centred = torch.cat([block - mean, step[None]])
         self._mean[layer] += delta * (n / (seen + n))
         m2 = self._m2[layer]
-        if self.device.type == "cuda" and compute == torch.float32 and registry.has_triton():
+        if self.device.type == "cuda" and not double and registry.has_triton():
             from . import triton_moments
 
-            triton_moments.add_product(centred, m2)
+            triton_moments.add_product(centred.float(), m2)
             return
+        compute = torch.float64 if double else precision.product_dtype(self.device)
+        centred = centred.to(compute)
         if self._scratch is None or self._scratch.dtype != compute:
             self._scratch = torch.empty(min(_TILE, self.d) * self.d, dtype=compute, device=self.device)
         for low in range(0, self.d, _TILE):
@@ -172,10 +184,11 @@ class Moments:
             raise ValueError(
                 f"Moments.merge: other has L, d = {other.n_layers}, {other.d}; expected {self.n_layers}, {self.d}."
             )
+        pending = [rows.to(self.device) for rows in other._pending]  # fails, if it must, before anything has changed
         if other._folded:
             self._fold()
             self._merge_folded(other)
-        for rows in list(other._pending):
+        for rows in pending:
             self.update(rows)
         return self
 
@@ -240,7 +253,7 @@ class Moments:
 
     def _rows(self, layer: int) -> Tensor:
         """The held rows of one layer, centred, [n, d] float64."""
-        rows = torch.cat([part[:, layer] for part in self._pending]).double()
+        rows = torch.cat([part[:, layer].double() for part in self._pending])
         return rows - rows.mean(0)
 
     def covariance(self, layer: int) -> Tensor:
@@ -323,7 +336,8 @@ class Moments:
             for low in range(0, self.d, _TILE):
                 arrays[f"m2_{low}"] = self._m2[:, low : low + _TILE, low:].cpu().numpy()
         if self._pending:
-            rows = torch.cat([part.cpu() for part in self._pending])
+            with precision.no_autocast(torch.device("cpu")):
+                rows = torch.cat([part.cpu() for part in self._pending])
             bits = rows.dtype == torch.bfloat16
             arrays["rows_bfloat16" if bits else "rows"] = (rows.view(torch.int16) if bits else rows).numpy()
         buffer = io.BytesIO()
@@ -343,21 +357,49 @@ class Moments:
             arrays = np.load(io.BytesIO(data), allow_pickle=False)
             version, n_layers, d, folded = (int(value) for value in arrays["format"])
         except Exception as error:
-            raise ValueError(
-                f"Moments.from_bytes: these {len(data)} bytes are not a saved Moments ({error})."
-            ) from error
+            raise _unreadable(data, error) from error
         if version > _FORMAT:
             raise ValueError(f"Moments.from_bytes: format {version} is newer than {_FORMAT}; update precollapse.")
+        try:
+            return cls._read(arrays, n_layers, d, folded, device)
+        except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+            raise _unreadable(data, error) from error
+
+    @classmethod
+    def _read(
+        cls, arrays: Mapping[str, np.ndarray], n_layers: int, d: int, folded: int, device: torch.device | str
+    ) -> Moments:
+        unread = set(arrays) - {"format"}
+
+        def array(name: str, dtypes: tuple[str, ...], *shape: int | None) -> Tensor:
+            found = arrays[name]
+            unread.remove(name)
+            fits = len(found.shape) == len(shape) and all(b in (None, a) for a, b in zip(found.shape, shape, strict=True))
+            if found.dtype not in dtypes or not fits:
+                raise ValueError(f"{name} is {found.dtype} of shape {found.shape}")
+            return torch.from_numpy(found)
+
         moments = cls(n_layers, d, device)
         moments._folded = folded
         if folded:
-            for name in ("mean", "pivot", "square", "cube", "fourth"):
-                setattr(moments, f"_{name}", torch.from_numpy(arrays[name]).to(device))
+            for name in ("mean", "pivot", "cube"):
+                setattr(moments, f"_{name}", array(name, ("float64",), n_layers, d).to(device))
+            for name in ("square", "fourth"):
+                setattr(moments, f"_{name}", array(name, ("float64",), n_layers).to(device))
             moments._m2 = moments._zeros(n_layers, d, d)
             for low in range(0, d, _TILE):
-                moments._m2[:, low : low + _TILE, low:] = torch.from_numpy(arrays[f"m2_{low}"]).to(device)
+                part = array(f"m2_{low}", ("float64",), n_layers, min(_TILE, d - low), d - low)
+                moments._m2[:, low : low + _TILE, low:] = part.to(device)
         if "rows" in arrays:
-            moments._pending = [torch.from_numpy(arrays["rows"]).to(device)]
+            rows = array("rows", ("float64", "float32", "float16"), None, n_layers, d)
+            moments._pending = [rows.to(device)]
         elif "rows_bfloat16" in arrays:
-            moments._pending = [torch.from_numpy(arrays["rows_bfloat16"]).view(torch.bfloat16).to(device)]
+            rows = array("rows_bfloat16", ("int16",), None, n_layers, d)
+            moments._pending = [rows.view(torch.bfloat16).to(device)]
+        if unread:  # rows under a damaged name would be lost without a word
+            raise ValueError(f"{', '.join(sorted(unread))} unknown")
         return moments
+
+
+def _unreadable(data: bytes, error: Exception) -> ValueError:
+    return ValueError(f"Moments.from_bytes: these {len(data)} bytes are not a saved Moments ({error}).")

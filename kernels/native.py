@@ -76,8 +76,10 @@ def forms() -> tuple[str, ...]:
 
 
 def _outputs(n: int, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    entropy, lse = torch.empty(n, dtype=torch.float64), torch.empty(n, dtype=torch.float64)
-    return entropy, lse, torch.empty(n, k), torch.empty(n, k, dtype=torch.int64)
+    def empty(dtype: torch.dtype, *shape: int) -> Tensor:
+        return torch.empty(*shape, dtype=dtype, device="cpu")  # never the program's defaults: C writes these
+
+    return empty(torch.float64, n), empty(torch.float64, n), empty(torch.float32, n, k), empty(torch.int64, n, k)
 
 
 def _check(status: int) -> None:

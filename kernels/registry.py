@@ -16,9 +16,6 @@ import torch
 
 from . import native
 
-FORMS = ("reference", "torch", "cpu", "triton")
-
-
 @lru_cache(maxsize=1)
 def has_triton() -> bool:
     """Whether triton can be imported (it is not imported here)."""

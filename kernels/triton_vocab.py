@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .precision import product_dtype
 from .streaming import top_k
 from .triton_row_state import INTERPRETING, join, settle_kernel, transformed
 
@@ -347,7 +348,8 @@ def _one_pass(logits: Tensor, how: _Logits, parts: _Parts, first_part: int, spli
 
 def _product(hidden: Tensor, weight: Tensor) -> Tensor:
     if hidden.dtype == torch.float32 or hidden.device.type != "cuda":
-        return hidden.float() @ weight.float().T
+        compute = product_dtype(hidden.device)
+        return (hidden.to(compute) @ weight.to(compute).T).float()
     return torch.mm(hidden, weight.T, out_dtype=torch.float32)
 
 
@@ -360,15 +362,15 @@ def _chunked(hidden: Tensor, weight: Tensor, how: _Logits, k: int) -> _Parts:
     return parts
 
 
-_faster: dict[tuple[int, int, int, torch.dtype, str], bool] = {}
+_faster: dict[tuple[int, int, int, torch.dtype, torch.dtype, str], bool] = {}
 
 
 def _fused_is_faster(hidden: Tensor, weight: Tensor, how: _Logits, k: int) -> bool:
     """Whether tiles beat chunks for this kind of call: measured once for each, on the device, and remembered."""
     if hidden.device.type != "cuda" or bucket(len(hidden)) <= 64:
         return True
-    place = torch.cuda.get_device_name(hidden.device)
-    kind = (bucket(len(hidden)), hidden.shape[1], weight.shape[0], hidden.dtype, place)
+    place, compute = torch.cuda.get_device_name(hidden.device), product_dtype(hidden.device)
+    kind = (bucket(len(hidden)), hidden.shape[1], weight.shape[0], hidden.dtype, compute, place)
     if kind not in _faster:
         if torch.cuda.is_current_stream_capturing():
             return True
@@ -389,7 +391,7 @@ def _fused_is_faster(hidden: Tensor, weight: Tensor, how: _Logits, k: int) -> bo
 def picked_logits(hidden: Tensor, weight: Tensor, how: _Logits, ids: Tensor) -> Tensor:
     """Logits [n, picks] float32 of the columns ids [n, picks], less the common bias; id -1 gives minus infinity."""
     n, picks = ids.shape
-    out = torch.empty(n, picks, device=hidden.device)
+    out = torch.empty(n, picks, dtype=torch.float32, device=hidden.device)
     if n and picks:
         picked_kernel[(n, triton.cdiv(picks, 16))](
             hidden,
@@ -421,8 +423,8 @@ def _top(parts: _Parts, k: int, columns: int, logits_of) -> tuple[Tensor, Tensor
     """The k largest: they lie in the k groups with the largest maxima, whose logits are formed (again)."""
     n = parts.n
     if k == 0:
-        device = parts.m.device
-        return torch.empty(n, 0, device=device), torch.empty(n, 0, dtype=torch.int64, device=device)
+        none = parts.m.new_empty(n, 0)
+        return none, none.long()
     groups = top_k(parts.groups, min(k, parts.groups.shape[1]))[1]
     ids = _columns_of(groups, columns)
     values, places = top_k(logits_of(ids), k)
@@ -451,7 +453,7 @@ def vocab_stats(
     entropy, lse = parts.settle(how.offset)
     values, top_ids = _top(parts, k, weight.shape[0], lambda ids: picked_logits(hidden, weight, how, ids))
     offset = how.offset.float()
-    picked = torch.empty(len(hidden), 0, device=hidden.device)
+    picked = torch.empty(len(hidden), 0, dtype=torch.float32, device=hidden.device)
     if ids is not None:
         picked = picked_logits(hidden, weight, how, ids) + offset
     return entropy, lse, values + offset, top_ids, picked

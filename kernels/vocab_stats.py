@@ -11,15 +11,17 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import index
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from . import checks, native, registry
+from . import checks, native, precision, registry
 from .streaming import RowState, merge_top_k, top_k
 
 FORMS = ("reference", "torch", "cpu", "triton")
-OptionIds = Tensor | Sequence[int] | Sequence[Sequence[int]]
+OptionIds = Tensor | np.ndarray | Sequence[int] | Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,9 @@ def vocab_stats(
     scale : float
         Factor on the logits.
     option_ids : optional
-        [n, K] int tensor, one id per option and row; [n, K, F] with F surface forms each; -1 fills unused places. Or,
-        shared by all rows: K ids, or K groups of ids. A form named twice in a group counts once.
+        [n, K] int tensor or array, one id per option and row; [n, K, F] with F surface forms each; -1 fills unused
+        places. Or, shared by all rows: K ids, or a sequence of K groups of ids. A form named twice in a group counts
+        once.
     top_k : int
         How many of the largest logits to return.
     logits_dtype : {"bfloat16", "float16"}, optional
@@ -131,12 +134,17 @@ def option_tensor(operator: str, ids: OptionIds | None, n: int, device: torch.de
     """Bring the accepted ways to name options to one int64 [n, K, F] tensor on `device`, -1 where unused."""
     if ids is None:
         return None
-    if not isinstance(ids, Tensor):
-        groups = [[entry] if isinstance(entry, int) else list(entry) for entry in ids]
+    if isinstance(ids, np.ndarray):
+        ids = torch.from_numpy(np.ascontiguousarray(ids))
+    if isinstance(ids, Tensor):
+        ids = ids.expand(n, *ids.shape) if ids.ndim == 1 else ids
+    else:
+        groups = [_group(operator, entry) for entry in ids]
         width = max([len(group) for group in groups]) if groups else 0
         if width == 0:
             raise ValueError(f"{operator}: option_ids is empty; pass None for no options.")
-        ids = torch.tensor([group + [-1] * (width - len(group)) for group in groups], dtype=torch.int64)
+        padded = [group + [-1] * (width - len(group)) for group in groups]
+        ids = torch.tensor(padded, dtype=torch.int64, device=device)
         ids = ids.expand(n, -1, -1)
     if ids.dtype not in (torch.int64, torch.int32):
         raise TypeError(f"{operator}: option_ids must be int64 or int32, found {ids.dtype}.")
@@ -144,9 +152,23 @@ def option_tensor(operator: str, ids: OptionIds | None, n: int, device: torch.de
         ids = ids[:, :, None]
     if ids.ndim != 3 or ids.shape[0] != n:
         raise ValueError(
-            f"{operator}: option_ids must be [n, K] or [n, K, F] with n = {n}, found shape {tuple(ids.shape)}."
+            f"{operator}: option_ids must be [K], [n, K] or [n, K, F] with n = {n}, found shape {tuple(ids.shape)}."
         )
     return ids.to(device=device, dtype=torch.int64)
+
+
+def _group(operator: str, entry: object) -> list[int]:
+    """The ids of one option: itself, or its surface forms."""
+    try:
+        return [index(entry)]  # type: ignore[arg-type]
+    except TypeError:
+        pass
+    try:
+        return [index(form) for form in entry]  # type: ignore[attr-defined]
+    except TypeError:
+        raise TypeError(
+            f"{operator}: option_ids must hold ints or sequences of ints, found {type(entry).__name__}: {entry!r:.40}."
+        ) from None
 
 
 def check_options(operator: str, ids: Tensor, columns: int) -> None:
@@ -264,7 +286,7 @@ def _streamed(
         if k:
             more, more_ids = top_k(z, min(k, z.shape[1]))
             best, best_ids = merge_top_k(best, best_ids, more, more_ids + start, k)
-    options = torch.empty(n, 0 if ids is None else ids.shape[1], device=hidden.device)
+    options = torch.empty(n, 0 if ids is None else ids.shape[1], dtype=torch.float32, device=hidden.device)
     if ids is not None:
         options = option_logits(hidden, weight, bias, softcap, scale, ids, logits_dtype, compute).float()
     return (*settle(state.entropy_bits(), state.logsumexp(), best.float(), best_ids), options)
@@ -288,9 +310,10 @@ def _cpu_form(
         return _streamed(hidden, weight, bias, softcap, scale, ids, k, logits_dtype, torch.float64)
     rows = hidden if hidden.stride(1) == 1 else hidden.contiguous()
     out = native.vocab_stats(rows, weight, bias, softcap, scale, k, logits_dtype)
-    options = torch.empty(len(hidden), 0)
+    options = torch.empty(len(hidden), 0, dtype=torch.float32, device=hidden.device)
     if ids is not None:
-        options = option_logits(hidden, weight, bias, softcap, scale, ids, logits_dtype, torch.float32)
+        compute = precision.product_dtype(hidden.device)
+        options = option_logits(hidden, weight, bias, softcap, scale, ids, logits_dtype, compute).float()
     return (*out, options)
 
 
@@ -305,7 +328,8 @@ def _triton_form(
     logits_dtype: str | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     if weight.stride(1) != 1:
-        return _streamed(hidden, weight, bias, softcap, scale, ids, k, logits_dtype, torch.float32)
+        compute = precision.product_dtype(hidden.device)
+        return _streamed(hidden, weight, bias, softcap, scale, ids, k, logits_dtype, compute)
     from . import triton_vocab
 
     rows = hidden if hidden.stride(1) == 1 else hidden.contiguous()
@@ -337,12 +361,13 @@ def _vocab_stats(
     form = registry.choose("vocab_stats", backend, hidden.device, hidden.dtype, FORMS)
     if option_ids is not None:
         check_options("vocab_stats", option_ids, weight.shape[0])
-    if form == "cpu" and top_k <= native.TOP_K:
-        return _cpu_form(hidden, weight, bias, softcap, scale, option_ids, top_k, logits_dtype)
-    if form == "triton" and len(hidden):
-        return _triton_form(hidden, weight, bias, softcap, scale, option_ids, top_k, logits_dtype)
-    compute = torch.float64 if form == "reference" else torch.float32
-    return _streamed(hidden, weight, bias, softcap, scale, option_ids, top_k, logits_dtype, compute)
+    with precision.no_autocast(hidden.device):
+        if form == "cpu" and top_k <= native.TOP_K:
+            return _cpu_form(hidden, weight, bias, softcap, scale, option_ids, top_k, logits_dtype)
+        if form == "triton" and len(hidden):
+            return _triton_form(hidden, weight, bias, softcap, scale, option_ids, top_k, logits_dtype)
+        compute = torch.float64 if form == "reference" else precision.product_dtype(hidden.device)
+        return _streamed(hidden, weight, bias, softcap, scale, option_ids, top_k, logits_dtype, compute)
 
 
 @_vocab_stats.register_fake

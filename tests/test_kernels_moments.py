@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 
 import numpy as np
@@ -105,6 +106,75 @@ def test_bad_bytes() -> None:
     for data in (b"", b"not a saved state", Moments(1, 2).to_bytes()[:40]):
         with pytest.raises(ValueError, match="are not a saved Moments"):
             Moments.from_bytes(data)
+
+
+@pytest.mark.parametrize("n", [10, 80])
+def test_bytes_damaged_anywhere(n: int) -> None:
+    """A byte changed or a tail lost is found by the archive's checksums, and told by one kind of error."""
+    x = spread(n, 1, 12).bfloat16()
+    moments = filled(x, [n])
+    if n > 12:
+        moments._fold()
+    data, expected = moments.to_bytes(), everything(moments)
+    for place in range(0, len(data), 7):
+        bad = data[:place] + bytes([data[place] ^ 0x55]) + data[place + 1 :]
+        for given in (bad, data[:place]):
+            try:
+                again = Moments.from_bytes(given)
+            except ValueError as error:
+                assert "are not a saved Moments" in str(error)
+            else:  # a byte that says nothing: a date, a flag of the archive
+                assert torch.equal(everything(again), expected)
+
+
+def test_bytes_of_another_make() -> None:
+    """A readable archive whose arrays are missing or do not fit."""
+    whole = dict(np.load(io.BytesIO(filled(spread(300, 2, 12), [300]).to_bytes())))
+    wrong = [("m2_0", None), ("m2_0", np.zeros((2, 12, 11))), ("mean", np.zeros((2, 12), np.float32))]
+    for name, value in (*wrong, ("row", np.zeros(3)), ("rows", np.zeros((4, 3, 12)))):
+        arrays = {key: kept for key, kept in whole.items() if key != name}
+        file = io.BytesIO()
+        np.savez(file, **(arrays if value is None else {**arrays, name: value}))
+        with pytest.raises(ValueError, match=f"are not a saved Moments .*{name}"):
+            Moments.from_bytes(file.getvalue())
+
+
+def test_a_merge_that_fails_changes_nothing() -> None:
+    """States on a device whose rows cannot be fetched: nothing of the accumulators may have been merged before."""
+    x = spread(100, 1, 8)
+    moments, other = filled(x, [100]), filled(x[:90], [90])
+    moments._fold()
+    other._fold()
+    other.update(x[90:])
+    other._pending = [rows.to("meta") for rows in other._pending]
+    before = everything(moments)
+    with pytest.raises(NotImplementedError):
+        moments.merge(other)
+    assert moments.count == 100 and torch.equal(everything(moments), before)
+
+
+def test_many_layers_in_place() -> None:
+    """32 layers: the accumulators are allocated once and updated where they lie."""
+    x = spread(600, 32, 512).float()
+    moments = Moments(32, 512).update(x[:520])
+    assert moments._m2 is not None
+    places = [part.data_ptr() for part in (moments._m2, moments._mean, moments._cube)]
+    moments.update(x[520:560]).update(x[560:])
+    moments._fold()
+    assert [part.data_ptr() for part in (moments._m2, moments._mean, moments._cube)] == places
+    for layer in (0, 31):
+        expected = np.cov(x[:, layer].double().numpy(), rowvar=False)
+        error = np.linalg.norm(moments.covariance(layer).numpy() - expected) / np.linalg.norm(expected)
+        assert error < 5e-6
+
+
+def test_scikit_learn_agrees() -> None:
+    covariance = pytest.importorskip("sklearn.covariance", reason="scikit-learn is not installed")
+    x = spread(300, 2, 20)
+    moments = filled(x, [150, 150])
+    for layer in range(2):
+        expected = torch.from_numpy(covariance.empirical_covariance(x[:, layer].numpy())) * 300 / 299
+        torch.testing.assert_close(moments.covariance(layer), expected, rtol=1e-9, atol=1e-9)
 
 
 def test_few_states() -> None:

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -214,9 +215,12 @@ BAD: list[tuple[type[Exception], str, Callable[[], object]]] = [
     (TypeError, "top_k must be an int, found float", lambda: vocab_stats(h, w, top_k=2.0)),  # type: ignore[arg-type]
     (ValueError, "option_ids holds 30; ids run from 0 to 29", lambda: vocab_stats(h, w, option_ids=[3, 30])),
     (ValueError, "option_ids holds -2; ids run", lambda: logits_stats(h, option_ids=[-2])),
-    (ValueError, r"option_ids must be \[n, K\]", lambda: vocab_stats(h, w, option_ids=torch.ones(3, 1).long())),
+    (ValueError, r"option_ids must be \[K\], \[n, K\]", lambda: vocab_stats(h, w, option_ids=torch.ones(3, 1).long())),
     (TypeError, "option_ids must be int64 or int32, found", lambda: vocab_stats(h, w, option_ids=torch.ones(2, 1))),
     (ValueError, "option_ids is empty", lambda: vocab_stats(h, w, option_ids=[])),
+    (TypeError, "must hold ints or sequences of ints, found float: 1.5", lambda: vocab_stats(h, w, option_ids=[1, 1.5])),  # type: ignore[list-item]
+    (TypeError, "must hold ints or sequences of ints, found str: '12'", lambda: vocab_stats(h, w, option_ids=["12"])),  # type: ignore[list-item]
+    (TypeError, "option_ids must be int64 or int32, found torch.float64", lambda: vocab_stats(h, w, option_ids=np.ones(2))),
     (ValueError, "logits_dtype must be None", lambda: vocab_stats(h, w, logits_dtype="int8")),
     (ValueError, "backend='gpu' is not one of", lambda: vocab_stats(h, w, backend="gpu")),
     (ValueError, "backend='triton' was asked for", lambda: vocab_stats(h, w, backend="triton")),
