@@ -4,6 +4,7 @@ The library has a plain C interface and is loaded with ctypes, so building it ne
 torch, no Python headers. Where there is no compiler the package installs without it and uses torch instead.
 """
 
+import os
 import platform
 import sys
 
@@ -30,6 +31,12 @@ class BuildModules(build_py):
 
 class BuildNative(build_ext):
     """Compiles csrc, leaving out what the compiler does not know."""
+
+    def copy_file(self, infile, outfile, **asked):
+        """Into place by renaming: a process that has the library loaded, or loads it now, never sees half of one."""
+        found = super().copy_file(infile, f"{outfile}.part", **asked)
+        os.replace(f"{outfile}.part", outfile)
+        return (outfile, found[1])
 
     def build_extension(self, ext):
         compiler, folder = self.compiler, self.build_temp

@@ -398,10 +398,11 @@ inline vf transformed(vf z, const Transform &how, int64_t column) {
         z = z + all(bias - how.pivot);
     }
     z = rounded(z, how.rounding);
-    if (how.scale != 1.0f) z = rounded(z * all(how.scale), how.rounding);
-    if (how.softcap != 0.0f) {
-        z = tanh_vector(rounded(z / all(how.softcap), how.rounding));
-        z = rounded(rounded(z, how.rounding) * all(how.softcap), how.rounding);
+    if (how.scale != 1.0) z = rounded(z * all((float)how.scale), how.rounding);
+    if (how.softcap != 0.0) {
+        const vf softcap = all((float)how.softcap);
+        z = tanh_vector(rounded(z / softcap, how.rounding));
+        z = rounded(rounded(z, how.rounding) * softcap, how.rounding);
     }
     return excluded ? all(-INF) : z;
 }
@@ -464,7 +465,7 @@ const RowState EMPTY = {-INF, 0.0, 0.0, 0};
 void reduce_block(const VocabJob &job, int64_t first, int64_t rows, float *z, int64_t width, RowState *states,
                   Candidate *heaps, int64_t *counts) {
     const Transform &how = job.transform;
-    const bool plain = !how.bias && how.scale == 1.0f && how.softcap == 0.0f && how.rounding == PC_KEEP;
+    const bool plain = !how.bias && how.scale == 1.0 && how.softcap == 0.0 && how.rounding == PC_KEEP;
     for (int64_t j = 0; j < job.tokens; j += LANES) {
         const int64_t used = job.tokens - j < LANES ? job.tokens - j : LANES;
         vf m = all(-INF);

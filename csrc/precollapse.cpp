@@ -46,12 +46,18 @@ Buffer aligned(int64_t bytes) {
 }
 
 // Calls work(worker, task) for every task. Threads take tasks as they come free. They live for this call only, so that a
-// process that forks is never left with a pool whose threads are gone.
+// process that forks is never left with a pool whose threads are gone. Memory that runs out in one of them stops the
+// others and is thrown from here: an exception that left a thread would end the process.
 template <class Work>
 void run(int threads, int64_t tasks, const Work &work) {
     std::atomic<int64_t> next(0);
+    std::atomic<bool> failed(false);
     auto worker = [&](int which) {
-        for (int64_t task; (task = next.fetch_add(1)) < tasks;) work(which, task);
+        try {
+            for (int64_t task; !failed && (task = next.fetch_add(1)) < tasks;) work(which, task);
+        } catch (const std::exception &) {
+            failed = true;
+        }
     };
     std::vector<std::thread> others;
     try {
@@ -60,6 +66,7 @@ void run(int threads, int64_t tasks, const Work &work) {
     }
     worker(0);
     for (auto &other : others) other.join();
+    if (failed) throw std::bad_alloc();
 }
 
 int useful_threads(int threads, int64_t tasks, double bytes) {
@@ -153,7 +160,7 @@ double exact_logit(const VocabJob &job, const void *hidden, int64_t column) {
     double z = (parts[0] + parts[1]) + (parts[2] + parts[3]);
     if (how.bias) z += (double)how.bias[column] - how.pivot;
     z *= how.scale;
-    return how.softcap != 0.0f ? how.softcap * tanh(z / how.softcap) : z;
+    return how.softcap != 0.0 ? how.softcap * tanh(z / how.softcap) : z;
 }
 
 // The largest logits again in float64, in the state and in the list. A sum of d products in float32 is off by about
@@ -202,6 +209,8 @@ int64_t element_bytes(int dtype) { return dtype == PC_FLOAT32 ? 4 : 2; }
 
 }  // namespace
 
+int pc_abi(void) { return PC_ABI; }
+
 int pc_forms(void) {
     int found = 1 << PC_PORTABLE;
 #if defined(PC_HAVE_AVX2) || defined(PC_HAVE_AVX512)
@@ -228,8 +237,8 @@ int pc_forms(void) {
 
 int pc_vocab_stats(int form, int threads, int dtype, const void *hidden, int64_t n, int64_t d, int64_t hidden_stride,
                    const void *weight, int64_t columns, int64_t weight_stride, const float *bias, float pivot,
-                   float softcap, float scale, int rounding, int64_t k, double *entropy, double *logsumexp, float *top_logits,
-                   int64_t *top_ids) try {
+                   double softcap, double scale, int rounding, int64_t k, double *entropy, double *logsumexp,
+                   float *top_logits, int64_t *top_ids) try {
     const Form *use = form_of(form);
     if (!use) return 1;
     const int64_t chunks = (columns + VOCAB_CHUNK - 1) / VOCAB_CHUNK;
@@ -284,7 +293,7 @@ int pc_vocab_stats(int form, int threads, int dtype, const void *hidden, int64_t
         });
     }
     return 0;
-} catch (const std::bad_alloc &) {
+} catch (const std::exception &) {
     return 1;
 }
 
@@ -313,7 +322,7 @@ int pc_logits_stats(int form, int threads, int dtype, const void *logits, int64_
         }
     }
     return 0;
-} catch (const std::bad_alloc &) {
+} catch (const std::exception &) {
     return 1;
 }
 
@@ -351,6 +360,6 @@ int pc_moments_update(int form, int threads, int dtype, const void *x, int64_t n
             [&](int, int64_t p) { use->product_panels(job, p); });
     }
     return 0;
-} catch (const std::bad_alloc &) {
+} catch (const std::exception &) {
     return 1;
 }

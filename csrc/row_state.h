@@ -22,8 +22,8 @@ struct Candidate {
 struct Transform {
     const float *bias;  // [V] or null
     float pivot;        // taken from every bias and so from every logit: a large common offset would eat their digits
-    float softcap;      // 0: none
-    float scale;
+    double softcap;     // 0: none
+    double scale;
     int rounding;
 };
 

@@ -17,6 +17,7 @@ FORMS = ("portable", "avx2", "avx512", "avx512_bf16")
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 ROUNDINGS = {None: 0, "bfloat16": 1, "float16": 2}
 
+ABI = 2  # PC_ABI of csrc/precollapse.h
 TOP_K = 256  # larger k is left to torch: candidates are kept per block of columns
 
 _MEND = "install a C++ compiler (g++) and reinstall precollapse"
@@ -24,31 +25,41 @@ _MEND = "install a C++ compiler (g++) and reinstall precollapse"
 
 def declare(library: ctypes.CDLL) -> None:
     """Tell ctypes the argument types of the C interface (csrc/precollapse.h)."""
-    pointer, int64, number, single = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
+    pointer, int64, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+    single, double = ctypes.c_float, ctypes.c_double
     start: list[Any] = [number, number, number, pointer]
     library.pc_forms.argtypes = []
     library.pc_vocab_stats.argtypes = (
-        start + [int64] * 3 + [pointer, int64, int64, pointer] + [single] * 3 + [number, int64] + [pointer] * 4
+        start
+        + [int64] * 3
+        + [pointer, int64, int64, pointer, single, double, double]
+        + [number, int64]
+        + [pointer] * 4
     )
     library.pc_logits_stats.argtypes = start + [int64] * 4 + [pointer] * 4
     library.pc_moments_update.argtypes = start + [int64] * 4 + [pointer] * 6
 
 
+def read(path: Path) -> ctypes.CDLL | str:
+    """The library in this file, or why it cannot be used."""
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        return f"{path.name} cannot be loaded ({error}); {_MEND}."
+    found = library.pc_abi() if hasattr(library, "pc_abi") else 1
+    if found != ABI:
+        return f"{path.name} was built from other sources (interface {found}, expected {ABI}); reinstall precollapse."
+    declare(library)
+    return library
+
+
 @lru_cache(maxsize=1)
 def _open() -> ctypes.CDLL | str:
     """The library, or why there is none."""
-    folder = Path(__file__).parent
     for suffix in EXTENSION_SUFFIXES:
-        path = folder / f"_native{suffix}"
+        path = Path(__file__).parent / f"_native{suffix}"
         if path.exists():
-            try:
-                library = ctypes.CDLL(str(path))
-            except OSError as error:
-                return f"{path.name} cannot be loaded ({error}); {_MEND}."
-            if not hasattr(library, "pc_moments_update"):
-                return f"{path.name} is of another version; {_MEND}."
-            declare(library)
-            return library
+            return read(path)
     return f"the C++ forms were not built; {_MEND}."
 
 

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -186,6 +187,18 @@ def test_products(form: str, shape: tuple[int, int, int], dtype: torch.dtype) ->
 
 
 @form_of
+def test_scale_and_softcap_are_not_rounded(form: str) -> None:
+    """0.1 and 30.1 as float32 are off by more than 1e-8; the largest logits, formed in float64, must not show that."""
+    torch.manual_seed(2)
+    hidden, row = torch.randn(6, 64), torch.randn(64) * 50
+    weight = torch.stack([row, -row])  # the larger of two logits this far apart is the logsumexp
+    for asked in ({"scale": 0.1}, {"softcap": 30.1}, {"scale": 0.1, "softcap": 30.1}):
+        lse = stats_by(form, hidden, weight, **asked).logsumexp
+        expected = made(hidden, weight, None, asked.get("scale", 1.0), asked.get("softcap")).logsumexp(1)
+        assert ((lse - expected) / expected).abs().max() < (1e-12 if form != "torch" else 1e-5)
+
+
+@form_of
 def test_few_columns_carry_the_entropy(form: str) -> None:
     """Logits of 40 from sums of 1536 products: float32 sums alone would be off by several 1e-6."""
     torch.manual_seed(2)
@@ -249,6 +262,18 @@ def test_options() -> None:
     torch.testing.assert_close(same, z[:, 4:6].float())
 
 
+def test_options_by_numpy() -> None:
+    """Ids as a pandas or numpy user has them: arrays, their elements, lists of arrays."""
+    torch.manual_seed(6)
+    logits = torch.randn(3, 20)
+    expected = logits_stats(logits, option_ids=[1, 2]).option_logits
+    for ids in (np.array([1, 2]), list(np.array([1, 2])), torch.tensor([1, 2]), np.array([[1, 2]] * 3, dtype=np.int32)):
+        assert torch.equal(logits_stats(logits, option_ids=ids).option_logits, expected)
+    groups = logits_stats(logits, option_ids=[[1, 2], [3]]).option_logits
+    for ids in ([np.array([1, 2]), np.array([3])], [torch.tensor([1, 2]), (np.int32(3),)], [range(1, 3), 3]):
+        assert torch.equal(logits_stats(logits, option_ids=ids).option_logits, groups)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("backend", ["reference", "torch", "auto"])
 def test_shapes_and_strides(backend: str) -> None:
     torch.manual_seed(7)
@@ -278,7 +303,7 @@ def test_many_rows_and_a_real_vocabulary() -> None:
     torch.manual_seed(8)
     hidden, weight = torch.randn(4096, 8), torch.randn(1000, 8)
     close(vocab_stats(hidden, weight), made(hidden, weight, None, 1.0, None))
-    for columns in (49152, 152064, 256000):
+    for columns in (49152, 128256, 152064, 256000):
         hidden, weight = torch.randn(2, 16).bfloat16(), torch.randn(columns, 16).bfloat16()
         close(vocab_stats(hidden, weight), made(hidden, weight, None, 1.0, None))
 
