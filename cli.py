@@ -834,13 +834,16 @@ def _export_command(commands: Any) -> None:
     formats = p.add_mutually_exclusive_group(required=True)
     for name in ("safetensors", "parquet", "npz"):
         formats.add_argument(f"--{name}", dest="format", action="store_const", const=name)
-    p.add_argument("--out", metavar="DIR", help="a new folder (default: beside the run)")
+    p.add_argument(
+        "--out", metavar="DIR", help="a new folder (default: beside the run; in the working folder for a bucket)"
+    )
 
 
 def _export(a: argparse.Namespace) -> int:
     from .store import export
 
-    out = Path(a.out) if a.out else Path(a.run).with_suffix(f".{a.format}")
+    beside = Path(a.run.rstrip("/").rpartition("/")[2]) if "://" in a.run else Path(a.run)
+    out = Path(a.out) if a.out else beside.with_suffix(f".{a.format}")
     files = export(a.run, a.format, out)
     if a.json:
         _print_json({"files": [str(path) for path in files]})

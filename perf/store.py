@@ -333,7 +333,7 @@ def opening(base: Path, repeats: int) -> dict[str, float]:
             f"tables/{k:08d}.safetensors": FileRecord(f"_staging/{k}.1", 30_000, crc32c="00000000"),
         }
         commit = Commit(k, digest, f"{k:012d}", "0" * 12, files, 1.0, 0.0)
-        (path / commit_name(k)).write_bytes(commit.record(list(plan.ids[start:stop])))
+        (path / commit_name(k)).write_bytes(commit.record(list(plan.ids[start:stop]), run._snapshot.run.format))
     found = {}
     for kind in ("warm", "cold"):
         times, busy = [], []

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from ..errors import StoreError
 from .files import Files
-from .layout import COMMITS, FORMAT, commit_name, shard_of
+from .layout import COMMITS, commit_name, shard_of
 from .plan import RunPlan
 from .sealed import seal, unseal
 
@@ -51,13 +51,13 @@ class Commit:
     written: float | None = None
     blobs: list[str] = field(default_factory=list)
 
-    def record(self, ids: list[str]) -> bytes:
-        """The bytes of the commit record, which also names the states."""
+    def record(self, ids: list[str], version: int) -> bytes:
+        """The bytes of the commit record in a run of this format, which also names the states."""
         files = {
             name: {key: value for key, value in vars(file).items() if value is not None}
             for name, file in self.files.items()
         }
-        return seal({"format": FORMAT, **vars(self), "files": files, "ids": ids})
+        return seal({"format": version, **vars(self), "files": files, "ids": ids})
 
     @classmethod
     def read(cls, record: bytes, shard: int, run: RunPlan, path: str) -> Commit:
@@ -70,13 +70,13 @@ class Commit:
         """
         what = f"Commit {shard} of {path} ({commit_name(shard)})"
         body = unseal(record, what, upto=b',"ids":[')
-        if body.get("format") != FORMAT:
-            raise StoreError(f"{what} has format {body.get('format')}, its run has {FORMAT}.")
+        if body.get("format") != run.format:
+            raise StoreError(f"{what} has format {body.get('format')}, its run has {run.format}.")
         try:
             files = {name: FileRecord(**entry) for name, entry in body["files"].items()}
             commit = cls(**{key: body[key] for key in cls.__dataclass_fields__ if key != "files"}, files=files)
         except (KeyError, TypeError, AttributeError) as error:
-            raise StoreError(f"{what} lacks what a commit of format {FORMAT} holds ({error}).") from error
+            raise StoreError(f"{what} lacks what a commit of format {run.format} holds ({error}).") from error
         if commit.plan != run.digest or commit.shard != shard:
             raise StoreError(f"{what} was made for another plan or shard: it does not belong to this run.")
         return commit

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from .layout import FORMAT
-from .reader import open_run
+from .files import open_files
+from .folds import fold_name, folded
+from .layout import blob_name
+from .reader import Run, open_run
 
 
 def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -27,11 +29,11 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
     timed_states = sum(len(run.plan.shard_rows(commit.shard)) for commit in timed)
     return {
         "path": run.path,
-        "format": FORMAT,
+        "format": run.manifest["format"],
         "complete": progress.complete,
         "shards": {"committed": progress.shards, "total": progress.shards_total},
         "states": {"committed": progress.states, "total": progress.states_total},
-        "bytes": sum(file.size for commit in commits.values() for file in commit.files.values()),
+        "bytes": _size(run),
         "seconds": seconds if timed else None,
         "states_per_second": timed_states / seconds if timed else None,
         "cells": [vars(cell) for cell in progress.cells],
@@ -44,3 +46,17 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
         "faults": {str(shard): fault for shard, fault in run.faults.items()},
         "manifest": run.manifest,
     }
+
+
+def _size(run: Run) -> int:
+    """Bytes of the committed data: the files of the commits, and folds in place of the blobs they hold."""
+    files = open_files(run.path)
+    folds = folded(files)
+    gone = {
+        blob_name(name, shard)
+        for (cell, name), upto in folds.items()
+        for shard in run.plan.cells[cell].shards
+        if shard < upto
+    }
+    kept = sum(file.size for commit in run.commits.values() for name, file in commit.files.items() if name not in gone)
+    return kept + sum(files.size(fold_name(cell, upto, name)) or 0 for (cell, name), upto in folds.items())

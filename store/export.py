@@ -192,7 +192,7 @@ def _parquet(run: Run, folder: Path) -> list[Path]:
         import pyarrow as arrow
         import pyarrow.parquet as parquet
     except ImportError:
-        raise RequestError("The parquet export needs the package pyarrow: install precollapse[parquet].") from None
+        raise RequestError("The parquet export needs the package pyarrow: install precollapse[export].") from None
 
     def lists(values: np.ndarray) -> Any:
         values = np.ascontiguousarray(values).reshape(len(values), -1)

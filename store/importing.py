@@ -25,7 +25,7 @@ from .plan import KEYS, Plan
 from .reader import Run, open_run
 from .writer import open_writer
 
-_LAYER = re.compile(r"(?:(?P<site>.+?)[._-])?(?:layers?|blocks?|h)?[._-]?(?P<layer>\d+)")
+_LAYER = re.compile(r"(?:(?P<site>.+?)[._-])??(?:(?:layers?|blocks?|h)[._-]?)?(?P<layer>\d+)")
 _SAFETENSORS = {tensors.code_of(name): name for name in ITEM_TYPES}
 _SIDE = (".offsets", ".shapes")
 
@@ -69,10 +69,8 @@ def import_activations(
         raise RequestError(f"{root} has no *.safetensors files: give the folder that holds them.")
     files = LocalFiles(str(root))
     parts = [_sources(files, name) for name in names]
-    for name, (sources, _) in zip(names[1:], parts[1:], strict=True):
-        if sources.keys() != parts[0][0].keys():
-            odd = sorted(sources.keys() ^ parts[0][0].keys())[0]
-            raise RequestError(f"{root}: {names[0]} and {name} do not hold the same tensors (tensor {odd!r}).")
+    for name, part in zip(names[1:], parts[1:], strict=True):
+        _check_alike(root, names[0], parts[0], name, part)
     layers = parts[0][1]
     ragged = sorted(
         key for key in parts[0][0] if all(key + side in parts[0][0] for side in _SIDE) and not key.endswith(_SIDE)
@@ -86,8 +84,8 @@ def import_activations(
     starts = np.concatenate([[0], np.cumsum(counts)])
     plan = Plan.build(states, shard_size or shard_size_for(arrays))
     position = {state["id"]: row for row, state in reversed(list(enumerate(states)))}
-    sizes = {name: files.size(name) for name in names}
-    config = {"imported": {"files": sizes, "states": len(states)}}
+    facts = {name: [found.st_size, found.st_mtime_ns] for name in names for found in [(root / name).stat()]}
+    config = {"imported": {"files": facts, "states": len(states)}}
     with open_writer(
         out,
         plan=plan,
@@ -132,6 +130,29 @@ def _sources(files: LocalFiles, name: str) -> tuple[dict[str, _Source], dict[str
     return found, layers
 
 
+def _check_alike(
+    root: Path,
+    name: str,
+    part: tuple[dict[str, _Source], dict[str, tuple[int, ...]]],
+    other_name: str,
+    other: tuple[dict[str, _Source], dict[str, tuple[int, ...]]],
+) -> None:
+    """Refuse two files whose tensors differ in more than their number of rows: they are read as one array."""
+    sources, others = part[0], other[0]
+    both = f"{root}: {name} and {other_name}"
+    if sources.keys() != others.keys():
+        odd = sorted(sources.keys() ^ others.keys())[0]
+        raise RequestError(f"{both} do not hold the same tensors (tensor {odd!r}).")
+    for key in sources:
+        mine, theirs = ((source.dtype, source.shape[1:]) for source in (sources[key], others[key]))
+        if mine != theirs:
+            raise RequestError(
+                f"{both} differ in tensor {key!r}: {mine[0]} [n, *{mine[1]}], {theirs[0]} [n, *{theirs[1]}]."
+            )
+    if part[1] != other[1]:
+        raise RequestError(f"{both} differ in their layer numbers: {part[1]}, {other[1]}.")
+
+
 def _arrays(
     root: Path, sources: dict[str, _Source], plain: list[str], layers: dict[str, tuple[int, ...]]
 ) -> tuple[dict[str, ArraySpec], dict[str, list[str]]]:
@@ -143,7 +164,12 @@ def _arrays(
         source = sources[key]
         match = _LAYER.fullmatch(key) if len(source.shape) == 2 else None
         if match:
-            per_layer.setdefault((match["site"] or "activations").replace("/", "_"), {})[int(match["layer"])] = key
+            site, number = (match["site"] or "activations").replace("/", "_"), int(match["layer"])
+            twin = per_layer.setdefault(site, {}).setdefault(number, key)
+            if twin != key:
+                raise RequestError(
+                    f"{root}: tensors {twin!r} and {key!r} are both layer {number} of {site!r}: rename one."
+                )
         elif not source.shape:
             raise RequestError(f"{root}: tensor {key!r} is a single number, not one row per state.")
         else:

@@ -28,7 +28,7 @@ def to_xarray(run: Run) -> Any:
         from xarray.backends import BackendArray
         from xarray.core import indexing
     except ImportError:
-        raise RequestError("to_xarray needs the package xarray: install precollapse[xarray].") from None
+        raise RequestError("to_xarray needs the package xarray: install precollapse[export].") from None
 
     class Lazy(BackendArray):  # type: ignore[misc]
         """One array of the run."""

@@ -97,11 +97,6 @@ class Leases:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    @property
-    def held(self) -> set[int]:
-        """Shards that this writer holds."""
-        return set(self._held)
-
     def claim(self, shard: int) -> bool:
         """Take the lease of a shard: True if this writer holds it now, False if a live one does or may."""
         with self._lock:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..errors import RequestError
 from .files import Files
-from .layout import BLOBS, CELLS, COMMITS, FOLDERS, FORMAT, PLAN, RAGGED, ROOT, TABLES, group_metadata
+from .layout import BLOBS, CELLS, COMMITS, FOLDERS, PLAN, RAGGED, ROOT, TABLES, group_metadata
 from .plan import RunPlan
 
 
@@ -16,7 +16,7 @@ def skeleton(run: RunPlan) -> dict[str, bytes]:
     """Zarr metadata files of a run by name."""
     plan = run.plan
     found = {
-        ROOT: group_metadata({"precollapse": {"format": FORMAT, "plan": run.digest}}),
+        ROOT: group_metadata({"precollapse": {"format": run.format, "plan": run.digest}}),
         f"{CELLS}/{ROOT}": group_metadata({}),
     }
     for cell in plan.cells:

@@ -11,7 +11,7 @@ import hashlib
 import json
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -212,6 +212,8 @@ class RunPlan:
         Type of each table column and of each ragged array.
     config, config_defaults : dict
         Settings that decide the numbers, and the values at which a setting counts as not given.
+    format : int
+        Version of the format on disk: that of the package for a new run, that of its `plan.json` for one that is there.
     """
 
     plan: Plan
@@ -219,7 +221,8 @@ class RunPlan:
     columns: dict[str, str]
     ragged: dict[str, str]
     config: dict[str, Any]
-    config_defaults: dict[str, Any] = field(default_factory=dict)
+    config_defaults: dict[str, Any]
+    format: int
 
     @classmethod
     def of(
@@ -250,6 +253,7 @@ class RunPlan:
             dict(ragged),
             json_form(config, "config"),
             json_form(config_defaults, "config_defaults"),
+            FORMAT,
         )
 
     @cached_property
@@ -273,7 +277,7 @@ class RunPlan:
         plan = self.plan
         return seal(
             {
-                "format": FORMAT,
+                "format": self.format,
                 "shard_size": plan.shard_size,
                 "cells": [
                     {"benchmark": c.benchmark, "regime": c.regime, "states": c.states, "rows": c.rows}
@@ -318,7 +322,9 @@ class RunPlan:
         if not cells or len(plan.ids) != cells[-1].stop or len(plan.item_ids) != cells[-1].stop:
             raise StoreError(f"The plan of {path} (plan.json) is damaged: its cells do not add up to its states.")
         arrays = {name: ArraySpec.from_json(spec) for name, spec in body["arrays"].items()}
-        found = cls(plan, arrays, body["columns"], body["ragged"], body["config"], body["config_defaults"])
+        found = cls(
+            plan, arrays, body["columns"], body["ragged"], body["config"], body["config_defaults"], body["format"]
+        )
         found.__dict__["digest"] = seal_digest(record)  # the cached property, without building the record anew
         return found
 

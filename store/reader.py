@@ -24,7 +24,7 @@ from . import folds, tables, tensors
 from .commits import Commit, read_commits
 from .dtypes import returned_type, stored_type, to_returned
 from .files import Files, Handle, io_pool, open_files
-from .layout import FAILED, FORMAT, ArraySpec, Geometry, blob_name, ragged_name, table_name
+from .layout import FAILED, ArraySpec, Geometry, blob_name, commit_name, ragged_name, table_name
 from .notes import read_notes
 from .opening import check_whole, read_plan
 from .plan import Cell, Plan, RunPlan, Shard
@@ -259,7 +259,7 @@ class Run:
         seconds = {f"{c.benchmark}/{c.regime}": c.seconds for c in self.progress.cells if c.seconds is not None}
         return {
             **notes,
-            "format": FORMAT,
+            "format": self._snapshot.run.format,
             "config": self.config,
             "config_hash": self.config_hash,
             "duplicates": list(self.plan.duplicates),
@@ -382,7 +382,7 @@ class Run:
                     raise StoreError(
                         f"Column {name!r} of {self.path} is {kinds[name]} in some shards, {kind} in others."
                     )
-            loaded.append({key: value for key, value in values.items() if key.startswith("column.")})
+            loaded.append({key: value.copy() for key, value in values.items() if key.startswith("column.")})
         order = np.concatenate([out for _, _, out in groups]) if groups else np.zeros(0, np.int64)
         back = np.empty(len(order), np.int64)
         back[order] = np.arange(len(order))
@@ -499,18 +499,26 @@ class Run:
 
         Blobs that were folded into one per cell are not among them: see `parts`.
         """
-        upto = folds.folded(self._snapshot.files, name)
+        files, upto = self._snapshot.files, folds.folded(self._snapshot.files, name)
         for shard, _, _ in self._groups():
-            if shard < upto.get((self.plan.cell_of(shard).index, name), 0):
+            key = (self.plan.cell_of(shard).index, name)
+            if shard < upto.get(key, 0) or name not in self._snapshot.commits[shard].blobs:
                 continue
-            if name in self._snapshot.commits[shard].blobs:
-                yield self.plan.shard(shard), self._snapshot.whole(shard, blob_name(name, shard))
+            try:
+                data = self._snapshot.whole(shard, blob_name(name, shard))
+            except StoreError:
+                upto = folds.folded(files, name)
+                if shard < upto.get(key, 0):  # a writer has folded it meanwhile
+                    continue
+                raise
+            yield self.plan.shard(shard), data
 
     def parts(self, name: str) -> Iterator[tuple[Cell, list[bytes]]]:
         """What was kept under the blob name `name` of each cell of the whole run, checked, in plan order.
 
         First the fold of a cell, where it has one, then the blobs of the committed shards after it; so every committed
-        shard counts once, also while a writer is folding.
+        shard counts once, also while a writer is folding. A cell whose fold holds a shard that was taken out of the run
+        is left out, with a warning, until the shard is there again.
         """
         snapshot = self._snapshot
         for cell in self.plan.cells:
@@ -524,7 +532,14 @@ class Run:
                 except (FileNotFoundError, StoreError):
                     if not left or folds.folded(snapshot.files, name).get((cell.index, name), cell.first_shard) == upto:
                         raise
-            if found:
+            lost = [k for k in range(cell.first_shard, upto) if k not in snapshot.commits]
+            if any(snapshot.files.size(commit_name(k)) is None for k in lost):
+                warnings.warn(
+                    f"{cell.benchmark}/{cell.regime} of {self.path} is left out: its {name} hold a shard that was taken "
+                    "out of the run. Continue the run to have it done again.",
+                    stacklevel=2,
+                )
+            elif found:
                 yield cell, found
 
     def to_xarray(self) -> Any:

@@ -29,9 +29,10 @@ def sweep(files: Files, run: RunPlan) -> Swept:
     """Complete moves that a kill cut off, and remove leftovers that nobody can need."""
     present, leases = files.list(STAGING), files.list(LEASES)
     shards = {int(head) for head in (name.partition(".")[0] for name in (*present, *leases)) if head.isdigit()}
-    commits, _ = read_commits(files, run, shards) if shards else ({}, {})
     writers = read_notes(files)[0].get("writers", {}) if present else {}
     dead = {name for name, about in writers.items() if files.immediate and surely_dead(about.get("identity", {}))}
+    # Only now: a writer that was found dead can no longer commit, so its files that no commit names are leftovers.
+    commits, broken = read_commits(files, run, shards) if shards else ({}, {})
     wanted = {file.staged.rpartition("/")[2] for commit in commits.values() for file in commit.files.values()}
     moved = sum(finish_moves(files, commit, present) for commit in commits.values())
     removed = kept = 0
@@ -41,7 +42,8 @@ def sweep(files: Files, run: RunPlan) -> Swept:
         if kind == "record":  # a record that vanishes before it is published is written again
             useless = owner in dead or owner not in writers
         else:
-            useless = owner in dead or (kind.isdigit() and int(kind) in commits)
+            shard = int(kind) if kind.isdigit() else -1
+            useless = shard not in broken and (owner in dead or shard in commits)
         if useless:
             files.remove(f"{STAGING}/{name}")
             removed += 1

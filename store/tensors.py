@@ -110,13 +110,3 @@ def view(data: Any, entry: Mapping[str, Any], start: int) -> np.ndarray:
 def kind_of(entry: Mapping[str, Any]) -> np.dtype[Any]:
     """NumPy type of the stored bits of a header entry."""
     return _KINDS[entry["dtype"]]
-
-
-def decode(data: bytes, what: str) -> dict[str, np.ndarray]:
-    """All tensors of a safetensors file in memory, as views of `data`."""
-    try:
-        size = header_bytes(data)
-    except ValueError as error:
-        raise StoreError(f"{what} is damaged: it is no sound safetensors file ({error}).") from None
-    head, start = parse_header(data[:size], len(data), what)
-    return {name: view(data, entry, start) for name, entry in head.items() if name != "__metadata__"}

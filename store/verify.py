@@ -32,7 +32,7 @@ from .layout import (
     shard_of,
     table_name,
 )
-from .leases import surely_dead
+from .leases import Leases, surely_dead
 from .notes import read_notes
 from .opening import folders, read_plan, skeleton, skeleton_faults
 from .plan import RunPlan
@@ -117,6 +117,8 @@ def verify(path: str | os.PathLike[str]) -> list[Fault]:
     for name in sorted(files.list(FAILED)):
         try:
             unseal(files.read(f"{FAILED}/{name}"), "The note of a failed cell")
+        except FileNotFoundError:
+            pass  # the cell was finished meanwhile
         except StoreError as error:
             faults.append(Fault(f"{FAILED}/{name}", str(error)))
     faults += [Fault(name, str(error)) for name, error in _fold_faults(files).items()]
@@ -130,6 +132,8 @@ def _fold_faults(files: Files) -> dict[str, StoreError]:
     for (cell, name), upto in folded(files).items():
         try:
             read_fold(files, cell, upto, name)
+        except FileNotFoundError:
+            pass  # a larger one was made meanwhile, of what was checked when it was merged
         except StoreError as error:
             found[fold_name(cell, upto, name)] = error
     return found
@@ -156,21 +160,30 @@ def _shard_faults(files: Files, run: RunPlan, commit: Commit) -> Iterator[Fault]
         yield Fault(commit_name(commit.shard), f"it does not fit the plan: {name}.", commit.shard)
     for name, record in commit.files.items():
         for place in (name, record.staged, name):
-            size = files.size(place)
-            if size is not None:
+            try:
+                yield from _file_faults(files, run, commit, name, place, zarr_shards.get(name))
                 break
+            except FileNotFoundError:
+                continue  # it may be given its final name at this moment
         else:
             if not _in_a_fold(files, run, commit, name):
                 yield Fault(name, "it is missing.", commit.shard)
-            continue
-        geometry = zarr_shards.get(name)
-        if size != record.size:
-            yield Fault(name, f"it has {size} bytes, its commit says {record.size}.", commit.shard)
-        elif geometry is None:
-            if f"{_checksum(files, place, size):08x}" != record.crc32c:
-                yield Fault(name, "its bytes do not match the checksum in its commit.", commit.shard)
-        else:
-            yield from _chunk_faults(files, run, place, name, commit, geometry)
+
+
+def _file_faults(
+    files: Files, run: RunPlan, commit: Commit, name: str, place: str, geometry: Geometry | None
+) -> list[Fault]:
+    """What is wrong with one file of a shard, which lies at `place`; FileNotFoundError where it does not (any more)."""
+    record, size = commit.files[name], files.size(place)
+    if size is None:
+        raise FileNotFoundError(place)
+    if size != record.size:
+        return [Fault(name, f"it has {size} bytes, its commit says {record.size}.", commit.shard)]
+    if geometry is not None:
+        return list(_chunk_faults(files, run, place, name, commit, geometry))
+    if f"{_checksum(files, place, size):08x}" != record.crc32c:
+        return [Fault(name, "its bytes do not match the checksum in its commit.", commit.shard)]
+    return []
 
 
 def _zarr_shards(run: RunPlan, shard: int) -> dict[str, Geometry]:
@@ -246,7 +259,8 @@ def repair(path: str | os.PathLike[str]) -> Repair:
     StoreError
         `plan.json` is damaged, so that nothing can be told about the rest; restore it from a copy.
     """
-    files = open_files(path, "repair")
+    owner = f"repair{attempt()}"
+    files = open_files(path, owner)
     run = read_plan(files)
     with refused(files.path):
         _refuse_live_writers(files)
@@ -256,16 +270,21 @@ def repair(path: str | os.PathLike[str]) -> Repair:
             files.replace(name, skeleton(run)[name])
         commits, broken = read_commits(files, run)
         for name in _fold_faults(files):  # its parts are gone, so the shards that it held are done again
-            files.make([DAMAGED])
-            files.move(name, f"{DAMAGED}/{attempt()}.{name.replace('/', '.')}")
+            _keep(files, attempt(), name)
         bad = {commit.shard for commit in commits.values() if any(_shard_faults(files, run, commit))}
-        for shard in sorted(bad):
-            _set_aside(files, shard, commits.pop(shard))
-        for shard in broken:
-            _set_aside(files, shard, None)
-        faults = [fault.where for fault in _strays(files, run, set())]
-        for name in faults:
-            files.move(name, f"{DAMAGED}/{name.replace('/', '.')}")
+        leases = Leases(files, owner, 60.0)
+        try:
+            for shard in sorted(bad | broken.keys()):
+                if not leases.claim(shard):  # so that no writer does it again while its files are moved
+                    raise RequestError(
+                        f"{files.path} may be in use: {leases.holder(shard) or 'someone'} holds shard {shard}. Stop "
+                        f"it, or remove its file in {LEASES} if it is gone, and repair again."
+                    )
+                _set_aside(files, shard, commits.pop(shard, None))
+        finally:
+            leases.close()
+        for fault in _strays(files, run, set()):
+            _keep(files, attempt(), fault.where)
         swept = sweep(files, run)
     return Repair(swept.moved, swept.removed, (*missing, *other), tuple(sorted(bad | broken.keys())), swept.kept)
 
@@ -285,9 +304,14 @@ def _refuse_live_writers(files: Files) -> None:
 
 def _set_aside(files: Files, shard: int, commit: Commit | None) -> None:
     """Take a shard out of the run: first its commit, so that no reader can see it half gone."""
-    files.make([DAMAGED])
-    mark = f"{DAMAGED}/{attempt()}"
-    files.move(commit_name(shard), f"{mark}.commit.{shard:08d}.json")
+    mark = attempt()
+    _keep(files, mark, commit_name(shard))
     for name, record in commit.files.items() if commit else ():
         for place in (name, record.staged):
-            files.move(place, f"{mark}.{name.replace('/', '.')}")
+            _keep(files, mark, place)
+
+
+def _keep(files: Files, mark: str, name: str) -> None:
+    """Move a file out of the run, to a name in `_damaged/` that no other repair has."""
+    files.make([DAMAGED])
+    files.move(name, f"{DAMAGED}/{mark}.{name.replace('/', '.')}")

@@ -305,7 +305,9 @@ class Writer:
                     )
                 publishing = not beaten
                 won = publishing and (
-                    self._files.create(commit_name(index), commit.record([state["id"] for state in shard.states]))
+                    self._files.create(
+                        commit_name(index), commit.record([state["id"] for state in shard.states], self._run.format)
+                    )
                     or self._is_mine(index, token)
                 )
         except BaseException:

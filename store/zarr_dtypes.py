@@ -1,7 +1,7 @@
 """bfloat16 as a data type of zarr-python, under the name that TensorStore uses.
 
-zarr-python has none of its own. `register()` adds it; the entry point `zarr.data_type` of this package does so unasked,
-so that `zarr.open` works on every run. Values are `ml_dtypes.bfloat16`; without ml_dtypes the type is known but an
+zarr-python has none of its own: call `register()` before `zarr.open` meets an array of this type. The entry point
+`zarr.data_type` of this package names the type too, but zarr-python 3.1 lists such entry points and loads none. Values are `ml_dtypes.bfloat16`; without ml_dtypes the type is known but an
 array of it cannot be opened with zarr-python (this package's own reader needs neither).
 """
 
@@ -84,5 +84,5 @@ class BFloat16(ZDType[Any, Any], HasItemSize):
 
 
 def register() -> None:
-    """Make the type known to zarr-python; needed only where the entry point is not installed."""
+    """Make the type known to zarr-python."""
     zarr.dtype.data_type_registry.register(BFloat16._zarr_v3_name, BFloat16)

@@ -168,6 +168,11 @@ def test_a_shard_that_is_cut_short_longer_or_gone_is_found(path, change):
 def test_files_that_no_commit_names_are_told(path):
     (path / "tables" / "00000099.safetensors").write_bytes(b"x")
     assert [fault.where for fault in store.verify(path)] == ["tables/00000099.safetensors"]
+    store.repair(path)
+    assert store.verify(path) == []
+    (path / "tables" / "00000099.safetensors").write_bytes(b"y")
+    store.repair(path)
+    assert {file.read_bytes() for file in (path / "_damaged").iterdir()} == {b"x", b"y"}  # both are kept
 
 
 def test_repair_takes_damaged_shards_out_and_a_resume_does_them_again(path):
@@ -478,6 +483,49 @@ def test_a_commit_that_names_other_states_is_found(path):
         (1, "it names other states than the plan does.")
     ]
     assert store.repair(path).withdrawn == (1,)
+
+
+@pytest.mark.parametrize("call", range(1, 12))
+def test_verify_while_files_get_their_final_names_finds_nothing_wrong(tmp_path, monkeypatch, call):
+    """The moves come between looking a file up and reading it, at any of the calls."""
+    path = fill(tmp_path / "run", [0])
+    with store.open_writer(path, **SETTINGS) as writer:
+        moves = []
+        monkeypatch.setattr(writer._files, "move", lambda *names: moves.append(names) or True)
+        writer.write(1, **contents(1))
+        assert moves
+        from precollapse.store.files import LocalFiles
+
+        calls = [0]
+        for name in ("size", "read_into", "read"):
+            original = getattr(LocalFiles, name)
+
+            def counted(self, *arguments, original=original):
+                calls[0] += 1
+                while calls[0] >= call and moves:
+                    source, target = moves.pop()
+                    os.replace(path / source, path / target)
+                return original(self, *arguments)
+
+            monkeypatch.setattr(LocalFiles, name, counted)
+        assert store.verify(path) == []
+        assert not moves
+
+
+def test_a_run_of_an_older_format_is_read_continued_and_repaired(tmp_path, monkeypatch):
+    """The day FORMAT is raised: a run that is there keeps its own."""
+    path = fill(tmp_path / "run", [0, 1])
+    plan = sys.modules["precollapse.store.plan"]
+    monkeypatch.setattr(plan, "FORMAT", store.FORMAT + 1)
+    assert store.describe(path)["format"] == store.FORMAT
+    fill(path, [2])
+    flip(chunk(path, 1), 100)
+    assert store.repair(path).withdrawn == (1,)
+    fill(path, [1, 3])
+    assert store.verify(path) == [] and len(store.open_run(path)) == 16
+    assert {json.loads(file.read_bytes())["body"]["format"] for file in (path / "_commits").iterdir()} == {store.FORMAT}
+    other = fill(tmp_path / "new", [0])
+    assert store.describe(other)["format"] == store.FORMAT + 1
 
 
 def test_verify_while_a_shard_is_committed_finds_nothing_wrong(tmp_path, monkeypatch):

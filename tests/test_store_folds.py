@@ -125,8 +125,17 @@ def test_a_shard_taken_out_after_it_was_folded_is_not_counted_twice(tmp_path):
     table = path / "tables" / "00000001.safetensors"
     table.write_bytes(table.read_bytes()[:-1] + b"?")
     assert store.repair(path).withdrawn == (1,)
+    with pytest.warns(UserWarning, match="baseline of .* is left out: its moments hold a shard that was taken out"):
+        assert held(path)[0].keys() == {"cot"}  # not a baseline that counts a shard without a commit
     work(path)
     assert held(path)[0] == WHOLE and pc.verify(path) == []
+
+
+def test_described_size_is_what_lies_on_the_disk(tmp_path):
+    path = tmp_path / "run.zarr"
+    work(path)
+    kept = [f for name in ("cells", "tables", "ragged", "blobs", "folds") for f in (path / name).rglob("*")]
+    assert store.describe(path)["bytes"] == sum(f.stat().st_size for f in kept if f.is_file() and f.name != "zarr.json")
 
 
 def test_a_missing_part_that_no_fold_holds_is_a_fault(tmp_path):

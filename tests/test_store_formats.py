@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from precollapse import store
 from precollapse.errors import RequestError
@@ -95,6 +98,24 @@ def test_zarr_python_reads_the_arrays(path, run, name):
     if name == "resid_post":
         assert array.metadata.dimension_names == ("state", "layer", "axis_0")
         assert array.attrs["layers"] == [4, 5, 6]
+
+
+def test_zarr_python_reads_bfloat16_in_a_process_of_its_own(path):
+    """The one line that docs/store.md gives; and the entry point for versions of zarr-python that load those."""
+    pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+    pytest.importorskip("zarr", reason="zarr is not installed")
+    folder = next(iter(array_folders(path, "resid_mid").values()))
+    code = (
+        "import importlib.metadata, zarr\n"
+        "(entry,) = importlib.metadata.entry_points(group='zarr.data_type', name='bfloat16')\n"
+        "from precollapse.store import zarr_dtypes\n"
+        "assert entry.load() is zarr_dtypes.BFloat16\n"
+        "zarr_dtypes.register()\n"
+        f"print(zarr.open_array({str(folder)!r}, mode='r')[:].dtype)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "bfloat16"
 
 
 def test_zarr_python_reads_bfloat16(path, run):
@@ -279,6 +300,62 @@ def test_import_names_what_is_wrong(tmp_path):
     with pytest.raises(RequestError, match="no whole safetensors file"):
         store.import_activations(folder, tmp_path / "r")
     assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize(
+    "second, told",
+    [
+        ({"x": np.ones((3, 64))}, "differ in tensor 'x': float32"),
+        ({"x": np.ones((3, 32), np.float32)}, r"differ in tensor 'x': float32 \[n, \*\(64,\)\]"),
+    ],
+)
+def test_import_refuses_files_that_are_not_alike(tmp_path, second, told):
+    """Read with the first file's row size, the second would give numbers that nobody saved."""
+    save_file({"x": np.ones((5, 64), np.float32)}, tmp_path / "a.safetensors")
+    save_file(second, tmp_path / "b.safetensors")
+    (tmp_path / "ids.txt").write_text("\n".join("abcdefgh"))
+    with pytest.raises(RequestError, match=told):
+        store.import_activations(tmp_path, tmp_path / "run.zarr")
+
+
+@pytest.mark.parametrize(
+    "name, site",
+    [
+        ("layer_3", "activations"),
+        ("h.3", "activations"),
+        ("3", "activations"),
+        ("hidden_states.layer_3", "hidden_states"),
+        ("hidden_states_3", "hidden_states"),
+        ("resid_post.3", "resid_post"),
+        ("model.layers.3", "model"),
+        ("my-site.block-3", "my-site"),
+    ],
+)
+def test_import_takes_the_layer_from_the_name(tmp_path, name, site):
+    save_file({name: np.ones((2, 4), np.float32)}, tmp_path / "a.safetensors")
+    (tmp_path / "ids.txt").write_text("a\nb")
+    assert store.import_activations(tmp_path, tmp_path / "run.zarr").sites == {site: (3,)}
+
+
+def test_import_refuses_one_layer_under_two_names(tmp_path):
+    save_file(
+        {"layer_3": np.ones((2, 4), np.float32), "layers.3": np.zeros((2, 4), np.float32)}, tmp_path / "a.safetensors"
+    )
+    (tmp_path / "ids.txt").write_text("a\nb")
+    with pytest.raises(RequestError, match="are both layer 3 of 'activations'"):
+        store.import_activations(tmp_path, tmp_path / "run.zarr")
+
+
+def test_import_does_not_mix_files_that_changed_between_two_calls(tmp_path):
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    save_file({"x": np.ones((2, 4), np.float32)}, folder / "a.safetensors")
+    (folder / "ids.txt").write_text("a\nb")
+    store.import_activations(folder, tmp_path / "run.zarr")
+    store.import_activations(folder, tmp_path / "run.zarr")
+    save_file({"x": np.zeros((2, 4), np.float32)}, folder / "a.safetensors")
+    with pytest.raises(store.ConfigMismatch, match="imported"):
+        store.import_activations(folder, tmp_path / "run.zarr")
 
 
 def test_import_keeps_the_first_of_duplicate_ids_and_says_so(tmp_path):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from precollapse.store import files as store_files
 from precollapse.store import leases as store_leases
 from precollapse.store import sweep as store_sweep
 
+store_verify = sys.modules[store.verify.__module__]  # in the package, the function hides its module
 SIZES = {("b", "baseline"): 7, ("b", "cot"): 5}
 STATES = [
     {"id": f"{benchmark}/{i}/{regime}", "benchmark": benchmark, "regime": regime, "item_id": str(i)}
@@ -101,12 +103,12 @@ class StoreMachine(RuleBasedStateMachine):
         store_files.os = self.mortal
         self.surely_dead = store_leases.surely_dead
         alive = lambda who: who.get("pid") in self.dead  # noqa: E731
-        store_leases.surely_dead = store_sweep.surely_dead = alive
+        store_leases.surely_dead = store_sweep.surely_dead = store_verify.surely_dead = alive
         self.opened = 0
 
     def teardown(self):
         store_files.os = os
-        store_leases.surely_dead = store_sweep.surely_dead = self.surely_dead
+        store_leases.surely_dead = store_sweep.surely_dead = store_verify.surely_dead = self.surely_dead
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def open(self):

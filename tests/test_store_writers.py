@@ -18,7 +18,9 @@ import pytest
 
 from precollapse import store
 from precollapse.errors import StoreError
+from precollapse.store import files as store_files
 from precollapse.store import writer as writer_module
+from precollapse.store.opening import read_plan
 
 ROOT = Path(__file__).parents[1]
 STATES = [{"id": f"b/{i}/r", "benchmark": "b", "regime": "r", "item_id": str(i)} for i in range(48)]
@@ -151,6 +153,31 @@ def test_a_sweep_leaves_the_files_of_a_live_writer(path, monkeypatch):
 
         monkeypatch.setattr(writer._files, "settle", pause)
         assert writer.write(0, arrays={"x": values(0)}) is True
+    check(path, 1)
+
+
+def test_a_sweep_keeps_the_files_of_a_writer_that_commits_and_dies_while_it_looks(path, monkeypatch):
+    """Committed just before its death, files still under their staged names: they are the shard."""
+    module = sys.modules["precollapse.store.sweep"]
+    with opened(path):
+        pass
+    writer, gone = opened(path), []
+    monkeypatch.setattr(writer._files, "move", lambda source, target: False)
+    monkeypatch.setattr(module, "surely_dead", lambda who: bool(gone))
+    for name in ("read_notes", "read_commits"):
+        original = getattr(module, name)
+
+        def meanwhile(*arguments, original=original):
+            found = original(*arguments)
+            if not gone and (path / "_staging").exists():
+                gone.append(writer.write(0, arrays={"x": values(0)}))
+            return found
+
+        monkeypatch.setattr(module, name, meanwhile)
+    (path / "_staging" / "00000000.nobody.0.0").write_bytes(b"")  # so that the sweep has something to look at
+    module.sweep(store_files.open_files(path), read_plan(store_files.open_files(path)))
+    monkeypatch.undo()
+    assert gone == [True] and store.verify(path) == []
     check(path, 1)
 
 
