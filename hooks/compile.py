@@ -24,6 +24,7 @@ from ..kernels.registry import choose
 from .architectures import Architecture, input_width
 from .backends.protocol import Backend, Request, Rows
 from .boundary import Batch
+from .rotary import length_rule
 from .taps import first_input, first_tensor
 
 LENGTH_MULTIPLE = 8
@@ -96,6 +97,8 @@ class CompiledBackend:
             return "attention rows were asked for"
         if batch.attention_mask is not None:
             return "the batch is padded on the left"
+        if length_rule(self.model.config.get_text_config(decoder=True)) is not None:
+            return "its rotary embedding depends on the length of the batch"
         for name, module in self.architecture.backbone.named_modules():
             if module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__:
                 return f"{name or 'the backbone'} has a hook or a forward of someone else's"

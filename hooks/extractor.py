@@ -26,6 +26,7 @@ from .options import OptionForms, form_ids, option_forms, score_options
 from .positions import resolve_positions
 from .prefix import LEAST_GAIN, LEAST_GAIN_COMPILED, MODES, Group, SharedPrefixes, plan
 from .rendering import Rendered, Renderer
+from .rotary import length_rule, together
 from .sections import section
 from .selection import resolve_layers, resolve_sites
 from .states import States
@@ -125,7 +126,9 @@ class Extractor:
         self.gate_report: GateReport | None = None
         self.steerings: list[Steering] = []
         if check:
-            ids = [self.renderer.render(text).token_ids for text in _GATE_TEXTS]
+            rule = length_rule(self.model.config.get_text_config(decoder=True))
+            most = None if rule is None else rule.limit - 1  # and one more token is stepped
+            ids = [self.renderer.render(text).token_ids[:most] for text in _GATE_TEXTS]
             self.gate_report = gate(self.backend, ids, self.renderer.pad_id, self.device)
         if compile:
             if self.backend.name != "hf":
@@ -371,15 +374,8 @@ class Extractor:
         """Run all prompts, those that begin alike from one prefix; every batch looks as if its prompts had been run whole."""
         keep_cache = request.use_cache
         side = "left" if keep_cache else "right"
-        left_safe = self.gate_report is None or self.gate_report.left_padding_safe
         mode = "never" if self.steerings else self.share_prefix  # a steering counts tokens from each prompt's own start
-        # a shared prefix is run uncompiled, so under compile it must save more
-        least = LEAST_GAIN if self.compiler is None else LEAST_GAIN_COMPILED
-        groups, why_not = plan(prompts, self.batch_tokens, mode, index.amin(1).tolist(), least), None
-        if groups[0].length:
-            why_not = self._shared.refusal(max(map(len, prompts)), keep_cache, left_safe)
-            if why_not is not None:
-                groups = [Group(0, tuple(range(len(prompts))))]
+        groups, why_not = self._groups(prompts, index.amin(1).tolist(), mode, keep_cache)
         shared = [{"tokens": g.length, "prompts": len(g.rows)} for g in groups if g.length]
         note: dict[str, Any] = {"share_prefix": mode, "shared_prefixes": shared} | (
             {"not_shared": why_not} if why_not else {}
@@ -393,7 +389,9 @@ class Extractor:
                 lengths = [len(prompts[i]) for i in own.rows]
                 batches = [
                     [own.rows[k] for k in part]
-                    for part in group(lengths, self.batch_tokens, keep_cache and not left_safe, fewest=keep_cache)
+                    for part in group(
+                        lengths, self.batch_tokens, keep_cache and not self._left_safe, fewest=keep_cache
+                    )
                 ]
             for rows in batches:
                 with section("backbone"):
@@ -404,6 +402,30 @@ class Extractor:
                         with passes.prompt_pass(rows, [len(prompts[i]) for i in rows], batch.boundary):
                             got = self.backend.rows(batch, replace(request, positions=in_batch(batch, prompts, index)))
                 yield batch, got, note | got.notes
+
+    def _groups(
+        self, prompts: Sequence[Sequence[int]], limits: list[int], mode: str, keep_cache: bool
+    ) -> tuple[list[Group], str | None]:
+        """Which prompts are run together, from which prefix; and why none is shared where sharing would pay."""
+        # a shared prefix is run uncompiled, so under compile it must save more
+        least = LEAST_GAIN if self.compiler is None else LEAST_GAIN_COMPILED
+        rule = length_rule(self.model.config.get_text_config(decoder=True))
+        groups: list[Group] = []
+        why_not = None
+        for own in together(rule, [len(p) for p in prompts], keep_cache):
+            chosen = [prompts[i] for i in own]
+            planned = plan(chosen, self.batch_tokens, mode, [limits[i] for i in own], least)
+            if planned[0].length:
+                refusal = self._shared.refusal(max(map(len, chosen)), keep_cache, self._left_safe)
+                if refusal is not None:
+                    planned, why_not = [Group(0, tuple(range(len(own))))], refusal
+            groups += [Group(g.length, tuple(own[k] for k in g.rows)) for g in planned]
+        return groups, why_not
+
+    @property
+    def _left_safe(self) -> bool:
+        """Whether the gate found that padding on the left changes nothing; unknown counts as no."""
+        return self.gate_report is not None and self.gate_report.left_padding_safe
 
     def _finished(
         self,

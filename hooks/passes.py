@@ -24,11 +24,14 @@ class Pass:
         For each row of the batch, which prompt of the call it is.
     start, end : int64 tensor [B] or None
         First and last column of each row's prompt; None where every column holds a generated token.
+    written : int
+        Columns after the prompt that hold generated tokens.
     """
 
     rows: tuple[int, ...]
     start: torch.Tensor | None = None
     end: torch.Tensor | None = None
+    written: int = 0
 
 
 _current: ContextVar[Pass | None] = ContextVar("precollapse_pass", default=None)
@@ -61,6 +64,14 @@ def prompt_pass(rows: Sequence[int], lengths: Sequence[int], boundary: torch.Ten
 def generated_pass(rows: Sequence[int]) -> Iterator[None]:
     """Declare that every column of the pass inside is a generated token of these prompts."""
     with _declared(Pass(tuple(rows))):
+        yield
+
+
+@contextmanager
+def whole_pass(rows: Sequence[int], length: int, written: int, device: torch.device) -> Iterator[None]:
+    """Declare that the pass inside holds prompts of `length` tokens, each followed by `written` generated ones."""
+    start = torch.zeros(len(rows), dtype=torch.int64, device=device)
+    with _declared(Pass(tuple(rows), start, start + length - 1, written)):
         yield
 
 

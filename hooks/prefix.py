@@ -23,6 +23,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 from ..errors import CaptureError
 from .backends.protocol import Backend, Request, Rows
 from .boundary import Batch, assemble, group
+from .rotary import length_rule
 
 MODES = ("auto", "never", "always")
 SHARE_COST = 8
@@ -207,16 +208,9 @@ class SharedPrefixes:
         if keep_cache and not left_padding_safe:
             return "this model cannot bear padding on the left, which going on from a shared prefix needs"
         config = self.backend.model.config.get_text_config(decoder=True)
-        rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-        original = (
-            rope.get("original_max_position_embeddings")
-            or getattr(config, "original_max_position_embeddings", None)
-            or 0
-        )
-        if rope.get("rope_type") in ("dynamic", "longrope") and longest > original:
-            return (
-                f"{rope['rope_type']} rotary embedding depends on each prompt's whole length beyond {original} tokens"
-            )
+        rule = length_rule(config)
+        if rule is not None and longest > rule.limit:
+            return f"{rule.kind} rotary embedding depends on each prompt's whole length beyond {rule.limit} tokens"
         kinds = {type(layer) for layer in DynamicCache(config=config).layers}
         if not kinds <= {DynamicLayer, DynamicSlidingWindowLayer}:
             others = sorted(kind.__name__ for kind in kinds - {DynamicLayer, DynamicSlidingWindowLayer})

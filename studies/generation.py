@@ -16,6 +16,7 @@ from ..errors import CaptureError
 from ..hooks import CapturedBatch, passes
 from ..hooks.backends.hf import cache_of
 from ..hooks.decoding import step_inputs
+from ..hooks.rotary import length_rule, switches
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ def continue_greedily(model: Any, tokenizer: Any, captured: CapturedBatch, max_n
     mask = batch.attention_mask
     positions = torch.as_tensor([len(ids) for ids in captured.states.token_ids], device=stop.device)
     token = captured.next_token
+    rule = length_rule(model.config.get_text_config(decoder=True))
     written: list[list[int]] = [[] for _ in batch.rows]
     truncated = [True] * len(batch.rows)
     for step in range(max_new_tokens):
@@ -96,8 +98,11 @@ def continue_greedily(model: Any, tokenizer: Any, captured: CapturedBatch, max_n
                 mask = None if mask is None else mask[keep]
         if mask is not None:
             mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
-        with passes.generated_pass([batch.rows[row] for row in rows.tolist()]):
-            output = model(**step_inputs(model, cache, token, mask, positions))
+        if switches(rule, int(positions.max()) + 1):
+            output = _run_again(model, captured, rows.tolist(), written, token, step)
+        else:
+            with passes.generated_pass([batch.rows[row] for row in rows.tolist()]):
+                output = model(**step_inputs(model, cache, token, mask, positions))
         cache = cache_of(output) or cache
         following = output.logits[:, -1].argmax(-1)
         # where rows cannot leave the batch, one that has ended keeps its end token, so that it stays ended
@@ -106,6 +111,24 @@ def continue_greedily(model: Any, tokenizer: Any, captured: CapturedBatch, max_n
         positions = positions + 1
     texts = tokenizer.batch_decode(written, skip_special_tokens=True)
     return [Output(tuple(ids), text, cut) for ids, text, cut in zip(written, texts, truncated, strict=True)]
+
+
+def _run_again(
+    model: Any, captured: CapturedBatch, rows: list[int], written: list[list[int]], token: torch.Tensor, step: int
+) -> Any:
+    """Prompts and outputs run whole, where a rotary embedding turns from here on otherwise than in the cached keys.
+
+    Such batches hold prompts of one length (see `hooks.rotary`), so there is no padding.
+    """
+    prompts = captured.states.token_ids
+    whole = []
+    for row, last in zip(rows, token.tolist(), strict=True):
+        output = [*written[row], *[last] * (step + 1 - len(written[row]))]  # a row that has ended repeats its end
+        whole.append([*prompts[row], *output])
+    ids = torch.tensor(whole, device=token.device)
+    length = len(prompts[rows[0]])
+    with passes.whole_pass([captured.batch.rows[row] for row in rows], length, step + 1, token.device):
+        return model(input_ids=ids, use_cache=True, logits_to_keep=1)
 
 
 def _select(cache: Any, keep: torch.Tensor) -> bool:

@@ -122,11 +122,12 @@ def test_states_after_a_shared_prefix_equal_those_of_whole_prompts(family):
 def test_generation_goes_on_from_a_shared_prefix(family):
     """The cache comes back as a left-padded pass would have left it; windows of 5 are shorter than what was padded."""
     texts = []
-    for own in (extractor(family), extractor(family, "never")):
+    for own in (extractor(family, check=True), extractor(family, "never", check=True)):
         out = {}
         for captured in own.stream(own.render(PROMPTS), sites=(), keep_cache=True):
             written = continue_greedily(own.model, own.tokenizer, captured, 8)
             out |= {row: o.token_ids for row, o in zip(captured.batch.rows, written, strict=True)}
+            assert bool(captured.states.manifest["passes"]["shared_prefixes"]) == (own.share_prefix == "always")
         texts.append([out[i] for i in range(len(PROMPTS))])
     assert texts[0] == texts[1]
 
