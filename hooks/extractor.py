@@ -484,16 +484,33 @@ class Extractor:
         )
         return CapturedBatch(states, batch, stats.top_ids[:, 0], got.cache)
 
-    def prefill(self, captured: CapturedBatch) -> CapturedBatch:
-        """The same batch run once more through the plain model, with a cache: for backends that give none."""
+    def prefill(self, captured: CapturedBatch) -> Iterator[CapturedBatch]:
+        """The same prompts run once more through the plain model, with a cache: for backends that give none.
+
+        One batch, or several where padding on the left would change what the model goes on with.
+
+        Raises
+        ------
+        CaptureError
+            If a state that generation would start from is not finite.
+        """
         prompts = captured.states.token_ids
-        batch = assemble(range(len(prompts)), prompts, self.renderer.pad_id, "left", self.device)
+        lengths = [len(ids) for ids in prompts]
         plain = make_backend(self.model)
-        batch = replace(batch, rows=captured.batch.rows)
-        with passes.prompt_pass(batch.rows, [len(ids) for ids in prompts], batch.boundary):
-            got = plain.rows(batch, Request((), (), batch.boundary[:, None], use_cache=True))
-        top = row_statistics(plain.architecture, got.final_norm[:, -1], 1, None).top_ids[:, 0]
-        return CapturedBatch(captured.states, batch, top, got.cache)
+        rule = length_rule(self.model.config.get_text_config(decoder=True))
+        for own in together(rule, lengths, generating=True):
+            for part in group([lengths[k] for k in own], len(own) * max(lengths), not self._left_safe, fewest=True):
+                chosen = [own[k] for k in part]
+                batch = assemble(chosen, prompts, self.renderer.pad_id, "left", self.device)
+                batch = replace(batch, rows=tuple(captured.batch.rows[k] for k in chosen))
+                with passes.prompt_pass(batch.rows, [lengths[k] for k in chosen], batch.boundary):
+                    got = plain.rows(batch, Request((), (), batch.boundary[:, None], use_cache=True))
+                final = got.final_norm[:, -1]
+                bad = (~torch.isfinite(final).all(-1)).nonzero()
+                if len(bad):
+                    raise _not_finite("final_norm", final, batch.rows[int(bad[0])])
+                top = row_statistics(plain.architecture, final, 1, None).top_ids[:, 0]
+                yield CapturedBatch(captured.states.take(chosen), batch, top, got.cache)
 
     def manifest(self) -> dict[str, Any]:
         """What produced a capture: model, tokenizer, backend, dtype, attention implementation, versions, gate result."""

@@ -6,8 +6,8 @@ capture (token ids, boundaries, BOS counts, template hashes, versions) travel wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -86,6 +86,20 @@ class States:
 
     def __len__(self) -> int:
         return len(self.token_ids)
+
+    def take(self, rows: Sequence[int]) -> States:
+        """These prompts only, in this order."""
+        chosen = list(rows)
+
+        def part(value: Any) -> Any:
+            if isinstance(value, Mapping):
+                return {name: own[chosen] for name, own in value.items()}
+            if isinstance(value, list):
+                return [value[i] for i in chosen]
+            return value if value is None else value[chosen]
+
+        whole = ("layers", "manifest")
+        return replace(self, **{f.name: part(getattr(self, f.name)) for f in fields(self) if f.name not in whole})
 
     def __getitem__(self, site: str) -> torch.Tensor:
         if site not in self.sites:

@@ -206,10 +206,11 @@ def _run(recipe: Recipe, members: list[tuple[Work, Rendered]], bar: Any) -> tupl
     pieces = []
     for captured in _named(stream, members):
         if config.generate:
-            begun = captured if captured.cache is not None else extractor.prefill(captured)
-            made = continue_greedily(extractor.model, extractor.tokenizer, begun, recipe.caps[members[0][0].regime])
-            for row, output in zip(captured.batch.rows, made, strict=True):
-                outputs[row] = output
+            cap = recipe.caps[members[0][0].regime]
+            for begun in [captured] if captured.cache is not None else extractor.prefill(captured):
+                made = continue_greedily(extractor.model, extractor.tokenizer, begun, cap)
+                for row, output in zip(begun.batch.rows, made, strict=True):
+                    outputs[row] = output
         pieces.append(CapturedBatch(captured.states, captured.batch, captured.next_token, None))
         if bar is not None:
             bar.update(len(captured.batch.rows))

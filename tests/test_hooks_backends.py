@@ -15,6 +15,7 @@ from precollapse.hooks.backends import make_backend, recognise, wrap
 from precollapse.hooks.backends.protocol import Request, Rows
 from precollapse.hooks.boundary import assemble
 from precollapse.hooks.small_models import small_model, small_tokenizer
+from precollapse.studies.generation import continue_greedily
 
 PACKAGES = {"nnsight": "nnsight", "transformer_lens": "transformer_lens"}
 # TransformerLens forms attention probabilities in float32, so float64 does not bring it closer than that.
@@ -200,3 +201,45 @@ class TestRefusals:
         lazy = nnsight.NNsight(small_model("gpt2").to("meta"))
         with pytest.raises(RequestError, match="not loaded yet"):
             Extractor(lazy, small_tokenizer())
+
+
+TEXTS = ["What is it?", "a b c", "Answer: yes or no?", "z", "c d e"]
+
+
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "jamba"])
+def test_generation_after_a_backend_without_cache(family: str, check: bool) -> None:
+    """The prefill runs again through the plain model; unless padding is known to be harmless, in equal lengths."""
+    needs("nnsight")
+    tokenizer = small_tokenizer()
+    ex = Extractor(wrap(small_model(family), tokenizer, "nnsight"), tokenizer, check=check)
+    plain = small_model(family)
+    written: dict[int, tuple[int, ...]] = {}
+    sizes = []
+    for captured in ex.stream(ex.render(TEXTS)):
+        for begun in ex.prefill(captured):
+            sizes.append(len(begun.batch.rows))
+            assert begun.states.token_ids == [ex.render(TEXTS[i])[0].token_ids for i in begun.batch.rows]
+            outputs = continue_greedily(ex.model, tokenizer, begun, 6)
+            written |= {row: o.token_ids for row, o in zip(begun.batch.rows, outputs, strict=True)}
+    assert sizes == ([5] if check else [1, 1, 2, 1])
+    for i, text in enumerate(TEXTS):
+        ids, expected = list(ex.render(text)[0].token_ids), []
+        while len(expected) < 6:
+            with torch.no_grad():
+                best = int(plain(torch.tensor([ids]), use_cache=False).logits[0, -1].argmax())
+            if best == tokenizer.eos_token_id:
+                break
+            expected.append(best)
+            ids.append(best)
+        assert list(written[i]) == expected
+
+
+def test_a_prefill_that_is_not_finite_is_refused() -> None:
+    needs("nnsight")
+    model = small_model("llama")
+    ex = Extractor(wrap(model, small_tokenizer(), "nnsight"), small_tokenizer(), check=False)
+    captured = list(ex.stream(ex.render(TEXTS)))[0]
+    model.model.norm.register_forward_hook(lambda _m, _a, out: out * float("nan"))
+    with pytest.raises(CaptureError, match=r"final_norm of prompt \d is not finite"):
+        list(ex.prefill(captured))
