@@ -116,7 +116,8 @@ class Moments:
         if self._pivot is None:
             self._pivot = pending[0].double().mean(0)
         total = sum(len(rows) for rows in pending)
-        compiled = self.device.type == "cpu" and not double and native.load() is not None
+        on_cpu = self.device.type == "cpu" and not self._by_triton(double)
+        compiled = on_cpu and not double and native.load() is not None
         for layer in range(self.n_layers):
             rows = pending[0][:, layer] if len(pending) == 1 else torch.cat([part[:, layer] for part in pending])
             if compiled:
@@ -157,7 +158,7 @@ class Moments:
         centred = torch.cat([block - mean, step[None]])
         self._mean[layer] += delta * (n / (seen + n))
         m2 = self._m2[layer]
-        if self.device.type == "cuda" and not double and registry.has_triton():
+        if self._by_triton(double):
             from . import triton_moments
 
             triton_moments.add_product(centred.float(), m2)
@@ -171,6 +172,9 @@ class Moments:
             product = self._scratch[: (high - low) * (self.d - low)].view(high - low, self.d - low)
             torch.mm(centred[:, low:high].T, centred[:, low:], out=product)
             m2[low:high, low:] += product
+
+    def _by_triton(self, double: bool) -> bool:
+        return self.device.type == "cuda" and not double and registry.has_triton()
 
     def merge(self, other: Moments) -> Moments:
         """Take in all that `other` has seen; `other` stays as it is.

@@ -35,6 +35,7 @@ def scores_kernel(
     m_batch,
     m_head,
     m_row,
+    i_batch,
     HAS_INDEX: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
@@ -54,11 +55,11 @@ def scores_kernel(
     head = group * GROUPED + inside
     used = inside < GROUPED
     if HAS_INDEX:
-        row = tl.load(index + batch)
+        row = tl.load(index + batch * i_batch)
         valid = (row >= 0) & (row < queries)
         row = tl.minimum(tl.maximum(row, 0), queries - 1)
     else:
-        row = (queries - 1).to(tl.int64)
+        row = tl.zeros([], tl.int64) + queries - 1  # a size of 1 is a constant here, without methods
         valid = True
     q_at = query + batch * q_batch + head[:, None] * q_head + row * q_row
     k_at = key + batch * k_batch + group * k_head + positions.to(tl.int64)[None, :] * k_row
@@ -96,7 +97,7 @@ def scores_kernel(
 
 
 @triton.jit
-def softmax_kernel(scores, sinks, heads, keys, HAS_SINKS: tl.constexpr, N: tl.constexpr):
+def softmax_kernel(scores, sinks, heads, keys, s_head, HAS_SINKS: tl.constexpr, N: tl.constexpr):
     """Softmax of one row in place; a sink takes part and is dropped; NaN where nothing may be attended."""
     row = tl.program_id(0).to(tl.int64)
     at = scores + row * keys
@@ -112,7 +113,7 @@ def softmax_kernel(scores, sinks, heads, keys, HAS_SINKS: tl.constexpr, N: tl.co
     top = tl.max(m, axis=0)
     nothing = top == float("-inf")
     if HAS_SINKS:
-        sink = tl.load(sinks + row % heads).to(tl.float32)
+        sink = tl.load(sinks + row % heads * s_head).to(tl.float32)
         top = tl.maximum(top, sink)
     base = tl.where(top == float("-inf"), 0.0, top)
     whole = tl.sum(total * tl.exp2((m - base) * LOG2E), axis=0)
@@ -167,6 +168,7 @@ def attention_row(
         *query.stride()[:3],
         *key.stride()[:3],
         *strides,
+        0 if index is None else index.stride(0),
         HAS_INDEX=index is not None,
         HAS_SOFTCAP=softcap is not None,
         HAS_WINDOW=window is not None,
@@ -182,6 +184,7 @@ def attention_row(
         scores if sinks is None else sinks,
         heads,
         keys,
+        0 if sinks is None else sinks.stride(0),
         HAS_SINKS=sinks is not None,
         N=128 if INTERPRETING else 1024,
     )

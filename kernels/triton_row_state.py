@@ -66,8 +66,8 @@ def transformed(
     if HAS_SOFTCAP:
         z = rounded(tanh(rounded(z / softcap, ROUND)), ROUND)
         z = rounded(z * softcap, ROUND)
-        if HAS_BIAS:
-            z = tl.where(bias == float("-inf"), float("-inf"), z)
+    if HAS_BIAS:
+        z = tl.where(bias == float("-inf"), float("-inf"), z)
     return z
 
 
