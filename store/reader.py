@@ -418,7 +418,8 @@ class Run:
         Returns
         -------
         ndarray
-            [n, d] for one layer, [n, number of layers, d] otherwise; bfloat16 as float32.
+            [n, d] for one layer, [n, number of layers, d] otherwise; bfloat16 as float32. In memory the layers follow one
+            another, as on the disk, so that `x[:, i]` is contiguous.
 
         Raises
         ------
@@ -444,7 +445,7 @@ class Run:
         benchmark: str | Sequence[str] | None = None,
         items: Iterable[str] | None = None,
     ) -> np.ndarray:
-        """A whole array [n, *shape]; bfloat16 as float32. Raises as `resid` does."""
+        """A whole array [n, *shape], in memory layer by layer; bfloat16 as float32. Raises as `resid` does."""
         self._spec(name)
         return self._selected(regime, benchmark, items)._read(name, None)
 
@@ -577,7 +578,8 @@ class Run:
         spec = self._spec(name)
         wanted = list(range(spec.n_layers)) if layers is None else layers
         width = int(np.prod(spec.inner_shape, dtype=np.int64))
-        out = np.empty((len(self), len(wanted), width), returned_type(spec.dtype))
+        # Layer by layer, as on the disk: chunks are read to where they stay, and each layer is contiguous.
+        out = np.empty((len(wanted), len(self), width), returned_type(spec.dtype)).transpose(1, 0, 2)
         if spec.small:
             groups = list(self._groups())
             tensors_of = self._snapshot.tables([shard for shard, _, _ in groups])
@@ -664,10 +666,9 @@ class Run:
             isinstance(rows, slice)
             and isinstance(targets, slice)
             and rows == slice(0, geometry.chunk_rows)
-            and out.shape[1] == 1
             and spec.dtype != "bfloat16"
         )
-        data = out[targets].reshape(-1).view(np.uint8) if straight else _scratch(geometry.chunk_bytes)
+        data = out[targets, slot].reshape(-1).view(np.uint8) if straight else _scratch(geometry.chunk_bytes)
         handle.read_into(geometry.chunk_offset(number, layer), [data])
         index = number * spec.n_layers + layer
         if f"{crc32c(data):08x}" != job.checksums[8 * index : 8 * index + 8]:
