@@ -32,6 +32,10 @@ class Rendered:
         SHA-256 (first 16 hex digits) of the chat template's text, or of the template's name.
     offset : int
         Where the caller's own text starts in `text` (chat: its position inside the template), -1 when not found.
+    length : int or None
+        Characters of the caller's own text; None means up to the end of `text`.
+    kept : (int, int) or None
+        Which of them the chat template kept (it may strip blanks at both ends); None means all.
     """
 
     token_ids: tuple[int, ...]
@@ -40,6 +44,8 @@ class Rendered:
     template: str
     template_hash: str
     offset: int = 0
+    length: int | None = None
+    kept: tuple[int, int] | None = None
 
 
 _MARK = "\ue0f1precollapse\ue0f2"
@@ -149,11 +155,19 @@ class Renderer:
             raise RequestError(
                 f"{where} cannot be placed: the prompt's text is unknown or was changed by the chat template; give spans for text prompts only"
             )
-        if not 0 <= start < end <= len(rendered.text) - rendered.offset:
+        length = len(rendered.text) - rendered.offset if rendered.length is None else rendered.length
+        if not 0 <= start < end <= length:
             raise RequestError(
-                f"{where} is [{start}, {end}), which is empty or outside the prompt of {len(rendered.text) - rendered.offset} characters"
+                f"{where} is [{start}, {end}), which is empty or outside the prompt of {length} characters"
             )
-        return self.columns_in_text(rendered, start + rendered.offset, end + rendered.offset, where)
+        first, last = rendered.kept or (0, length)
+        if start >= last or end <= first:
+            raise RequestError(
+                f"{where} is [{start}, {end}), which holds only blanks that the chat template removed; give a span with text in it"
+            )
+        return self.columns_in_text(
+            rendered, max(start, first) + rendered.offset, min(end, last) + rendered.offset, where
+        )
 
     def columns_in_text(self, rendered: Rendered, start: int, end: int, where: str = "span") -> list[int]:
         """Token columns that overlap the characters [start, end) of the rendered text; see `columns`."""
@@ -187,28 +201,32 @@ class Renderer:
                 f"{where} was refused by the model's chat template ({error}); change its roles or messages"
             ) from error
         ids, text, count = self._encode(text)
-        offset = self._offset(messages, text)
-        return Rendered(ids, text, count, "chat", _hash(str(self.tokenizer.chat_template)), offset=offset)
+        offset, kept = self._place(messages, text)
+        content = messages[-1]["content"]
+        length = len(content) if isinstance(content, str) else None
+        return Rendered(ids, text, count, "chat", _hash(str(self.tokenizer.chat_template)), offset, length, kept)
 
-    def _offset(self, messages: list[Mapping[str, Any]], text: str) -> int:
-        """Where the last message's content starts in the rendered text, -1 where the template changed it.
+    def _place(self, messages: list[Mapping[str, Any]], text: str) -> tuple[int, tuple[int, int] | None]:
+        """Where the last message's content starts in the rendered text and which of it was kept; -1 where it was changed.
 
         Found by rendering once more with a content that occurs nowhere else: searching for the content itself would find a
         short one inside the template's own words.
         """
         content = messages[-1]["content"]
         if not isinstance(content, str) or not content.strip():
-            return -1
+            return -1, None
         try:
             marked = self.tokenizer.apply_chat_template(
                 [*messages[:-1], {**messages[-1], "content": _MARK}], tokenize=False, add_generation_prompt=True
             )
         except Exception:  # a template may refuse any content; then the spans of this prompt are unknown
-            return -1
+            return -1, None
         place = marked.find(_MARK)
-        lead = 0 if text.startswith(content, place) else len(content) - len(content.lstrip())
-        found = place >= lead and text.startswith(content.strip() if lead else content.rstrip(), place)
-        return place - lead if found else -1
+        lead = len(content) - len(content.lstrip())
+        for first, last in ((0, len(content)), (0, len(content.rstrip())), (lead, len(content)), (lead, len(content.rstrip()))):
+            if place >= first and text.startswith(content[first:last], place):
+                return place - first, (first, last)
+        return -1, None
 
     def _ids(self, items: list[Any], where: str) -> Rendered:
         try:

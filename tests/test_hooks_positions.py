@@ -72,6 +72,29 @@ def test_chat_prompts_take_anchors_of_the_template_and_spans_of_the_content(extr
         assert got.positions[i] == (len(whole) - 2, len("[user]") + 5)
 
 
+STRIPPING = TEMPLATE.replace("m['content']", "m['content'].strip()")
+TRAILING = TEMPLATE.replace("m['content']", "m['content'].rstrip()")
+
+
+@pytest.mark.parametrize("template", [TEMPLATE, TRAILING, STRIPPING])
+@pytest.mark.parametrize("content", ["ask", " ask me ", "ask\n"])
+def test_a_span_covers_the_message_and_nothing_of_the_template(template, content):
+    ex = Extractor(small_model("llama"), small_tokenizer(chat_template=template), check=False)
+    chat = [{"role": "user", "content": content}]
+    [rendered] = ex.render([chat])
+    text, start = rendered.text, len("[user]")
+    end = text.index(";[assistant]")
+    assert ex.renderer.columns(rendered, 0, len(content)) == list(range(start, end))
+    word = content.index("ask")
+    assert [text[c] for c in ex.renderer.columns(rendered, word, word + 3)] == list("ask")
+    for stop in (len(content) + 1, len(text)):
+        with pytest.raises(RequestError, match=f"outside the prompt of {len(content)} characters"):
+            ex.capture([chat], positions=[(0, stop)])
+    if content.endswith((" ", "\n")) and template != TEMPLATE:
+        with pytest.raises(RequestError, match="only blanks that the chat template removed"):
+            ex.capture([chat], positions=[(len(content) - 1, len(content))])
+
+
 def test_places_inside_a_shared_head_are_right_and_limit_what_is_shared():
     shared = Extractor(small_model("llama"), small_tokenizer(), share_prefix="always", check=False)
     plain = Extractor(small_model("llama"), small_tokenizer(), share_prefix="never", check=False)
