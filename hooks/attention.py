@@ -2,7 +2,8 @@
 
 Guarantees that looking at attention never changes how the model computes it: the user's implementation (sdpa, flash, flex,
 eager) is called with the very arguments it would get, and one query row is formed from the same rotated queries and keys.
-The model's configuration is put back afterwards, however the pass ends.
+The model's configuration is not touched, since attention functions and blocks read the implementation's name from it;
+the function behind that name is replaced during the pass, and put back however the pass ends.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,10 +22,11 @@ from torch import nn
 from ..errors import CaptureError
 from ..kernels import attention_row
 from .architectures import Architecture
+from .prefix import LentLayer
 from .sections import section
 
-_PREFIX = "precollapse_"
 _active: list[AttentionRecorder] = []
+_replaced: dict[tuple[int, str], _Replaced] = {}
 
 
 class AttentionRecorder:
@@ -56,16 +59,22 @@ class AttentionRecorder:
             mask = mask.to(torch.bool)
         sinks = options.get("s_aux")
         with section("attention rows"):
-            self.rows[layer] = attention_row(
-                query,
-                key,
-                self.boundary,
-                mask=mask,
-                scale=options.get("scaling"),
-                softcap=options.get("softcap") or None,
-                window=options.get("sliding_window") if mask is None or mask.ndim == 2 else None,
-                sinks=None if sinks is None else sinks.to(query.dtype),
-            )
+            try:
+                self.rows[layer] = attention_row(
+                    query,
+                    key,
+                    self.boundary,
+                    mask=mask,
+                    scale=options.get("scaling"),
+                    softcap=options.get("softcap") or None,
+                    window=options.get("sliding_window") if mask is None or mask.ndim == 2 else None,
+                    sinks=None if sinks is None else sinks.to(query.dtype),
+                )
+            except (TypeError, ValueError) as error:
+                raise CaptureError(
+                    f"the attention row of layer {layer} cannot be formed from what {type(module).__name__} was given ({error}); "
+                    "capture without attention rows, or load the model with attn_implementation='eager'"
+                ) from error
         self.fired[layer] += 1
 
     def keep(self, layer: int, row: torch.Tensor) -> None:
@@ -96,7 +105,7 @@ def attention_modules(architecture: Architecture) -> dict[int, nn.Module]:
     found = {}
     for layer, block in enumerate(architecture.blocks):
         for module in block.modules():
-            if _uses_interface(module) or type(module).__name__ in _OWN_ATTENTION:
+            if type(module).__name__ in _OWN_ATTENTION or _interface(module) is not None:
                 found[layer] = module
                 break
     return found
@@ -121,34 +130,62 @@ def attention_rows(
 ) -> Iterator[AttentionRecorder]:
     """Record the boundary's attention rows of `layers` during the forward passes inside the context."""
     modules = {layer: m for layer, m in attention_modules(architecture).items() if layer in layers}
-    own = {layer: m for layer, m in modules.items() if type(m).__name__ in _OWN_ATTENTION}
     recorder = AttentionRecorder({id(m): layer for layer, m in modules.items()}, layers, boundary)
-    configs: dict[int, Any] = {}
-    if len(own) < len(modules):
-        for module in [*modules.values(), architecture.backbone, *architecture.backbone.modules()]:
-            config = getattr(module, "config", None)
-            if config is not None and hasattr(config, "_attn_implementation"):
-                configs[id(config)] = config
-    before = {key: config._attn_implementation for key, config in configs.items()}
-    handles: list[Any] = []
+    undo = ExitStack()
     try:
-        for layer, module in own.items():
-            handles += _OWN_ATTENTION[type(module).__name__](module, layer, recorder)
-        for key, config in configs.items():
-            config._attn_implementation = _registered(before[key] or "eager")
+        names = set()
+        for layer, module in modules.items():
+            reader = _own_reader(module)
+            if reader is not None:
+                for handle in reader(module, layer, recorder):
+                    undo.callback(handle.remove)
+                continue
+            interface: Any = _interface(module)
+            name = _implementation(module)
+            if (id(interface), name) not in names:
+                names.add((id(interface), name))
+                undo.enter_context(_recorded(interface, name))
         _active.append(recorder)
         yield recorder
     finally:
         if recorder in _active:
             _active.remove(recorder)
-        for handle in handles:
-            handle.remove()
-        for key, config in configs.items():
-            config._attn_implementation = before[key]
+        undo.close()
+
+
+@dataclass
+class _Replaced:
+    """An attention function that records, and what stood in its place."""
+
+    interface: Any
+    users: int
+    local: Callable[..., Any] | None
+
+
+@contextmanager
+def _recorded(interface: Any, name: str) -> Iterator[None]:
+    """Let the attention function `name` of an interface record; what stood there is put back when its last user leaves."""
+    key = (id(interface), name)
+    if key not in _replaced:
+        before = interface.get(name)
+        _replaced[key] = _Replaced(interface, 0, interface._local_mapping.get(name))
+        interface[name] = _recording(name, before)
+    _replaced[key].users += 1
+    try:
+        yield
+    finally:
+        own = _replaced[key]
+        own.users -= 1
+        if own.users == 0:
+            del _replaced[key]
+            if own.local is None:
+                del interface[name]
+            else:
+                interface[name] = own.local
 
 
 def _returned_weights(module: nn.Module, layer: int, recorder: AttentionRecorder) -> list[Any]:
-    """BLOOM and GPT-Neo always form the weights and return them second: keep the boundary's row of that."""
+    """These modules form the weights and return them second (BLOOM and GPT-Neo always do): keep the boundary's row."""
 
     def hook(_module: nn.Module, _args: Any, output: Any) -> None:
         recorder.keep(layer, _row_of(output[1], recorder.boundary))
@@ -176,7 +213,8 @@ def _falcon(module: nn.Module, layer: int, recorder: AttentionRecorder) -> list[
             query, key = sys.modules[type(attention).__module__].apply_rotary_pos_emb(query, key, cos, sin)
         past = kwargs.get("layer_past")
         if past is not None:
-            key = past.layers[attention.layer_idx].keys
+            cached = past.layers[attention.layer_idx]
+            key = cached.all_keys(key) if isinstance(cached, LentLayer) else cached.keys
         recorder.record(attention, query, key, kwargs.get("attention_mask"), {"scaling": attention.inv_norm_factor})
 
     projection: Any = module.query_key_value
@@ -207,22 +245,8 @@ def _block_mask_row(mask: Any, boundary: torch.Tensor, keys: int) -> torch.Tenso
     return seen.expand(len(boundary), keys)[:, None, None].contiguous()
 
 
-def _registered(implementation: str) -> str:
-    """Register the recording twin of an attention implementation and return its name."""
-    from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-    name = implementation if implementation.startswith(_PREFIX) else _PREFIX + implementation
-    if name not in ALL_ATTENTION_FUNCTIONS:
-        AttentionInterface.register(name, _recording(implementation))
-        if implementation in ALL_MASK_ATTENTION_FUNCTIONS:
-            AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS[implementation])
-    return name
-
-
-def _recording(implementation: str) -> Callable[..., Any]:
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+def _recording(name: str, function: Callable[..., Any] | None) -> Callable[..., Any]:
+    """An attention function that records and then calls the one that stood there; eager ones stand with each module."""
 
     def recording_attention(
         module: nn.Module,
@@ -232,14 +256,11 @@ def _recording(implementation: str) -> Callable[..., Any]:
         attention_mask: Any,
         **options: Any,
     ) -> Any:
-        if _active:
-            _active[-1].record(module, query, key, attention_mask, options)
-        if implementation == "eager":
-            function = _eager_function(module)
-        else:
-            function = ALL_ATTENTION_FUNCTIONS[implementation]
-        return function(module, query, key, value, attention_mask, **options)
+        for recorder in _active:
+            recorder.record(module, query, key, attention_mask, options)
+        return (function or _eager_function(module))(module, query, key, value, attention_mask, **options)
 
+    recording_attention.__name__ = f"recording_{name}"
     return recording_attention
 
 
@@ -254,10 +275,24 @@ def _eager_function(module: nn.Module) -> Callable[..., Any]:
     )
 
 
-def _uses_interface(module: nn.Module) -> bool:
-    """Whether a module calls transformers' attention interface in its own forward."""
-    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
-    return code is not None and hasattr(module, "config") and "ALL_ATTENTION_FUNCTIONS" in code.co_names
+def _interface(module: nn.Module) -> Any:
+    """The attention interface that a module's own forward looks functions up in; None where it uses none."""
+    function = inspect.unwrap(type(module).forward)
+    code = getattr(function, "__code__", None)
+    if code is None or not hasattr(module, "config") or "ALL_ATTENTION_FUNCTIONS" not in code.co_names:
+        return None
+    return function.__globals__.get("ALL_ATTENTION_FUNCTIONS")
+
+
+def _implementation(module: Any) -> str:
+    return module.config._attn_implementation or "eager"
+
+
+def _own_reader(module: Any) -> Callable[[nn.Module, int, AttentionRecorder], list[Any]] | None:
+    """How to read a module whose attention bypasses the interface; None where it does not."""
+    if getattr(module, "reorder_and_upcast_attn", False) and _implementation(module) == "eager":
+        return _returned_weights  # GPT-2's other eager form
+    return _OWN_ATTENTION.get(type(module).__name__)
 
 
 def summarise(row: torch.Tensor, spans: Mapping[str, Sequence[int]]) -> dict[str, np.ndarray]:

@@ -153,7 +153,7 @@ def _cut(common: list[int], lengths: list[int], cost: float, least: float) -> tu
     return stack[0].cuts
 
 
-class _LentLayer(DynamicLayer):
+class LentLayer(DynamicLayer):
     """One layer's keys and values of a prefix, lent to every row of a batch and never grown."""
 
     def __init__(self, keys: Tensor, values: Tensor, rows: int) -> None:
@@ -163,8 +163,12 @@ class _LentLayer(DynamicLayer):
         self.device, self.dtype = keys.device, keys.dtype
         self.is_initialized = True
 
+    def all_keys(self, key_states: Tensor) -> Tensor:
+        """The prefix's keys and these, as a pass that adds them sees them."""
+        return torch.cat([self._keys, key_states], -2)
+
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        return torch.cat([self._keys, key_states], -2), torch.cat([self._values, value_states], -2)
+        return self.all_keys(key_states), torch.cat([self._values, value_states], -2)
 
 
 def _lend(cache: DynamicCache, rows: int, keep: bool) -> DynamicCache:
@@ -178,7 +182,7 @@ def _lend(cache: DynamicCache, rows: int, keep: bool) -> DynamicCache:
             own.keys, own.values = layer.keys.expand(rows, -1, -1, -1), layer.values.expand(rows, -1, -1, -1)
             made.layers.append(own)
         else:
-            made.layers.append(_LentLayer(layer.keys, layer.values, rows))
+            made.layers.append(LentLayer(layer.keys, layer.values, rows))
     return made
 
 

@@ -106,6 +106,57 @@ def test_every_implementation_gives_the_same_rows(family: str, implementation: s
         assert (rows - theirs).abs().max() < 3e-6
 
 
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "gpt_neox"])
+def test_rows_beside_flash_attention(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU there is no flash attention: its entry point is replaced by one that records how it is called."""
+    from transformers.integrations import flash_attention
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    calls: list[dict[str, Any]] = []
+
+    def flash(query: Any, key: Any, value: Any, mask: Any, **options: Any) -> torch.Tensor:
+        calls.append(options | {"mask": mask})
+        return torch.zeros_like(query)
+
+    monkeypatch.setattr(flash_attention, "_flash_attention_forward", flash)
+    model = small_model(family)
+    before = dict(ALL_ATTENTION_FUNCTIONS), dict(ALL_MASK_ATTENTION_FUNCTIONS)
+    model.config._attn_implementation = "flash_attention_2"
+    backend = HuggingFaceBackend(model)
+    batch = assemble(range(len(PROMPTS)), PROMPTS, 0, "left")
+    plain = backend.rows(batch, Request((), (0,), batch.boundary[:, None])).final_norm
+    quiet, calls[:] = list(calls), []
+    got = backend.rows(batch, Request((), (0,), batch.boundary[:, None], attention=True))
+    assert model.config._attn_implementation == "flash_attention_2"
+    assert (dict(ALL_ATTENTION_FUNCTIONS), dict(ALL_MASK_ATTENTION_FUNCTIONS)) == before
+    assert torch.equal(got.final_norm, plain) and len(calls) == len(quiet) == LAYERS
+    for mine, own in zip(calls, quiet, strict=True):
+        assert mine["attn_implementation"] == own["attn_implementation"] == "flash_attention_2"
+        assert mine.keys() == own.keys() and (mine["mask"] is None) == (own["mask"] is None)
+    for i, prompt in enumerate(PROMPTS):  # the first layer's row does not depend on what the attention wrote
+        end = int(batch.boundary[i]) + 1
+        assert (got.attention[0][i, :, end - len(prompt) : end] - eager_rows(family, prompt)[0]).abs().max() < 3e-6
+
+
+def test_gpt2s_other_eager_form_is_left_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With reorder_and_upcast_attn, GPT-2's eager attention is another function, chosen by the implementation's name."""
+    model = small_model("gpt2", attention="eager")
+    used: list[int] = []
+    for layer, block in enumerate(model.transformer.h):
+        block.attn.reorder_and_upcast_attn = True
+        own = block.attn._upcast_and_reordered_attn
+        monkeypatch.setattr(
+            block.attn, "_upcast_and_reordered_attn", lambda *a, own=own, layer=layer: (used.append(layer), own(*a))[1]
+        )
+    states = Extractor(model, small_tokenizer(), check=False).capture("Which form is it?", attention="rows")
+    assert used == [0, 1]
+    with torch.no_grad():
+        out = model(torch.tensor([states.token_ids[0]]), output_attentions=True, use_cache=False)
+    for layer in range(LAYERS):
+        torch.testing.assert_close(states.attention_rows[0][layer], out.attentions[layer][0, :, -1])
+
+
 def test_sinks_take_their_share() -> None:
     states = Extractor(small_model("gpt_oss"), small_tokenizer(), check=False).capture(
         "Where does it go?", attention="rows"

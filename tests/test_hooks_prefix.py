@@ -27,7 +27,9 @@ FAMILIES = (
     "gpt_neo",
     "opt",
     "bloom",
+    "falcon",
     "falcon-alibi",
+    "falcon-new",
     "deepseek_v3",
     "gpt_oss",
 )
@@ -103,8 +105,7 @@ def test_plan_leaves_short_heads_alone_and_obeys_limits():
 def test_states_after_a_shared_prefix_equal_those_of_whole_prompts(family):
     """Grouped heads, windows shorter than the prefix, softcaps, sinks, ALiBi, learnt positions, latent attention."""
     shared, plain = extractor(family), extractor(family, "never")
-    attention = "rows" if shared.backend.gives_attention and family not in ("bloom", "falcon-alibi") else "none"
-    asked = {"sites": ("resid_post", "final_norm"), "attention": attention, "options": ("1", "2")}
+    asked = {"sites": ("resid_post", "final_norm"), "attention": "rows", "options": ("1", "2")}
     a, b = shared.capture(PROMPTS, **asked), plain.capture(PROMPTS, **asked)
     assert a.manifest["passes"]["shared_prefixes"] == [{"tokens": 41, "prompts": 6}]
     assert b.manifest["passes"]["shared_prefixes"] == []
@@ -112,10 +113,9 @@ def test_states_after_a_shared_prefix_equal_those_of_whole_prompts(family):
         assert relative(a[site], b[site]) < 1e-5
     np.testing.assert_allclose(a.entropy_bits, b.entropy_bits, rtol=1e-5)
     np.testing.assert_allclose(a.option_logprobs, b.option_logprobs, rtol=1e-4)
-    if attention == "rows":
-        for own, whole in zip(a.attention_rows, b.attention_rows, strict=True):
-            assert own.shape == whole.shape
-            torch.testing.assert_close(own, whole, rtol=1e-4, atol=1e-6, equal_nan=True)
+    for own, whole in zip(a.attention_rows, b.attention_rows, strict=True):
+        assert own.shape == whole.shape
+        torch.testing.assert_close(own, whole, rtol=1e-4, atol=1e-6, equal_nan=True)
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "gpt2", "bloom"])
