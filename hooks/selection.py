@@ -6,6 +6,7 @@ Guarantees that a layer or site that does not exist is refused with what does ex
 from __future__ import annotations
 
 import numbers
+import operator
 from collections.abc import Iterable
 from typing import Any
 
@@ -37,6 +38,7 @@ def resolve_layers(layers: Any, n_layers: int) -> tuple[int, ...]:
     """
     if isinstance(layers, str):
         return _checked([i for part in layers.split(",") for i in _parse(part.strip(), n_layers)], n_layers)
+    layers = _plain(layers)
     if isinstance(layers, bool | np.bool_) or layers is None:
         raise RequestError(f"layers must be 'all', block numbers or fractions, found {layers!r}")
     if isinstance(layers, numbers.Real):
@@ -80,6 +82,10 @@ def _parse(text: str, n_layers: int) -> list[int]:
         low, dash, high = text[1:].partition("-")
         if dash:
             first, last = _index(int(text[0] + low), n_layers), _index(int(high), n_layers)
+            if last < first:
+                raise RequestError(
+                    f"layers {text!r} runs backwards, from block {first} to {last}; give the lower one first"
+                )
             return list(range(first, last + 1))
         return [_index(int(text), n_layers)]
     except ValueError as error:
@@ -90,15 +96,23 @@ def _parse(text: str, n_layers: int) -> list[int]:
         ) from error
 
 
+def _plain(value: Any) -> Any:
+    """A number out of whatever holds just one: a numpy scalar, a tensor without axes."""
+    return value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
+
+
 def _index(layer: Any, n_layers: int) -> int:
-    if isinstance(layer, float) and not layer.is_integer() or isinstance(layer, float) and 0.0 <= layer <= 1.0:
+    layer = _plain(layer)
+    if isinstance(layer, numbers.Real) and not isinstance(layer, numbers.Integral):
+        layer = float(layer)  # numpy's narrow floats and fractions are no Python floats
+    if isinstance(layer, float) and (0.0 <= layer <= 1.0 or not layer.is_integer()):
         if not 0.0 <= layer <= 1.0:
             raise RequestError(f"layer fraction {layer} is outside [0, 1]; 0.0 is the first block and 1.0 the last")
         return round(layer * (n_layers - 1))
     try:
-        if isinstance(layer, bool | np.bool_):
+        if isinstance(layer, bool):
             raise TypeError
-        number = int(layer)
+        number = int(layer) if isinstance(layer, float | str) else operator.index(layer)
     except (TypeError, ValueError) as error:
         raise RequestError(
             f"layer {layer!r} is not a block number; the model has layers 0 to {n_layers - 1}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -266,6 +268,12 @@ class TestFailClosed:
             ({"layers": []}, "no layers"),
             ({"layers": [0, 0]}, "twice"),
             ({"layers": 1.5}, "fraction 1.5"),
+            ({"layers": np.float32(1.5)}, "fraction 1.5"),
+            ({"layers": Decimal("0.5")}, "not a block number|must be 'all'"),
+            ({"layers": [Decimal("0.5")]}, "not a block number"),
+            ({"layers": np.True_}, "must be 'all'"),
+            ({"layers": [True]}, "not a block number"),
+            ({"layers": "0,1-0"}, "'1-0' runs backwards, from block 1 to 0"),
             ({"attention": "all"}, "attention='all' is unknown"),
             ({"top_k": 1000}, "top_k"),
             ({"top_k": -1}, "top_k"),
@@ -301,7 +309,9 @@ class TestLayers:
         ("asked", "found"),
         [
             ("all", (0, 1, 2, 3)), ("last", (3,)), (-1, (3,)), ([3, 0], (3, 0)), (range(1, 3), (1, 2)), ("1-2", (1, 2)), ("0,-1", (0, 3)),
-            (0.0, (0,)), (1.0, (3,)), ([0.0, 0.34], (0, 1)), ("0.5", (2,)),
+            (0.0, (0,)), (1.0, (3,)), ([0.0, 0.34], (0, 1)), ("0.5", (2,)), (np.float32(0.5), (2,)), (np.float16(1), (3,)),
+            (Fraction(1, 3), (1,)), (torch.tensor(0.5), (2,)), (torch.tensor(-1), (3,)), (torch.tensor([0.0, 0.34]), (0, 1)),
+            (np.array([0.5], np.float32), (2,)), (np.array([3, 0]), (3, 0)), (np.int8(2), (2,)), (2.0, (2,)),
         ],
     )  # fmt: skip
     def test_selection(self, ex: Extractor, asked: Any, found: tuple[int, ...]) -> None:
