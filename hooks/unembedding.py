@@ -16,12 +16,13 @@ from .architectures import Architecture
 
 
 def is_plain(head: nn.Module) -> bool:
-    """Whether the unembedding is an ordinary Linear layer with floating-point weights and no hooks of its own."""
+    """Whether the unembedding is an ordinary Linear layer with floating-point weights, its own forward and no hooks."""
     return (
         type(head) is nn.Linear
         and head.weight.is_floating_point()
         and not head._forward_hooks
         and not head._forward_pre_hooks
+        and "forward" not in head.__dict__
     )
 
 
@@ -30,7 +31,6 @@ def row_statistics(
     rows: torch.Tensor,
     top_k: int,
     option_ids: torch.Tensor | None,
-    logits_dtype: str | None = None,
 ) -> VocabStats:
     """Entropy, log normaliser, top-k and option logits of the next-token distribution.
 
@@ -41,8 +41,6 @@ def row_statistics(
         After the final norm.
     top_k : int
     option_ids : int64 tensor [n, K, F] or None
-    logits_dtype : str, optional
-        Round logits as a model does that computes them in this dtype; None keeps float32 sums.
 
     Returns
     -------
@@ -53,16 +51,7 @@ def row_statistics(
     if is_plain(head):
         weight = head.weight.detach()
         bias = None if head.bias is None else head.bias.detach()
-        return vocab_stats(
-            rows.to(weight.dtype),
-            weight,
-            bias,
-            softcap,
-            architecture.scale,
-            option_ids,
-            top_k,
-            logits_dtype=logits_dtype,
-        )
+        return vocab_stats(rows.to(weight.dtype), weight, bias, softcap, architecture.scale, option_ids, top_k)
     with torch.no_grad():
         logits = head(rows).float() * architecture.scale
     if softcap:

@@ -239,6 +239,20 @@ class TestUnembeddings:
         hooked = Extractor(model, small_tokenizer()).capture("abc")
         assert abs(hooked.entropy_bits[0] - plain[0]) > 1e-3
 
+    def test_one_with_a_patched_forward_runs_as_its_module(self) -> None:
+        model = small_model("llama")
+        tokenizer = small_tokenizer()
+        plain = Extractor(model, tokenizer, check=False).capture("abc").entropy_bits
+        own = model.lm_head.forward
+        model.lm_head.forward = lambda x: own(x) * 2
+        assert not is_plain(model.lm_head)
+        patched = Extractor(model, tokenizer).capture("abc")
+        assert abs(patched.entropy_bits[0] - plain[0]) > 1e-3
+        with torch.no_grad():
+            logits = model(torch.tensor([patched.token_ids[0]])).logits[0, -1].double()
+        p = torch.softmax(logits, -1)
+        assert patched.entropy_bits[0] == pytest.approx(float(-(p * p.log2()).sum()), abs=1e-5)
+
     @pytest.mark.parametrize("kind", ["Linear8bitLt", "Linear4bit"])
     def test_bitsandbytes(self, kind: str) -> None:
         bnb = pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
