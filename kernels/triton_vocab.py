@@ -28,12 +28,12 @@ ROUNDINGS = {None: 0, "bfloat16": 1, "float16": 2}
 TABLE: dict[int, tuple[int, list[tuple[int, int, int, int]]]] = {
     16: (16, [(64, 128, 4, 4), (128, 128, 4, 3), (32, 256, 4, 4)]),
     32: (32, [(128, 128, 4, 3), (128, 64, 4, 4)]),
-    64: (64, [(64, 128, 4, 4), (128, 128, 8, 3)]),
+    64: (64, [(64, 128, 4, 3), (128, 128, 8, 3)]),
     128: (128, [(128, 64, 8, 4)]),
     4096: (128, [(128, 64, 8, 4)]),
 }
-# Many rows where products are warp-group wide (compute capability 9) and logits are plain dot products: before, or with
-# a soft cap to compute, this tile would spill registers.
+# Many rows where products are warp-group wide (compute capability 9) and little is done with the logits: before, with a
+# soft cap to compute, or with both a bias and the largest logits to find, this tile would spill registers.
 LARGE_TILE = (256, 64, 8, 3)
 # float32 rows take three products each, and twice the shared memory.
 FLOAT32 = {16: (64, 64, 4, 3), 32: (64, 32, 4, 3), 64: (64, 32, 4, 3), 128: (64, 32, 8, 3), 4096: (64, 32, 8, 3)}
@@ -44,11 +44,16 @@ def bucket(n: int) -> int:
     return next((key for key in TABLE if n <= key), max(TABLE))
 
 
-def choices(key: int, capability: int, plain: bool, dtype: torch.dtype) -> list[tuple[int, int, int, int]]:
-    """The (N, K, warps, stages) that are tried for a bucket on a GPU of this major compute capability."""
+def choices(key: int, capability: int, light: bool, dtype: torch.dtype) -> list[tuple[int, int, int, int]]:
+    """The (N, K, warps, stages) that are tried for a bucket on a GPU of this major compute capability; see `is_light`."""
     if dtype == torch.float32:
         return [FLOAT32[key]]
-    return [LARGE_TILE, *TABLE[key][1]] if key > 64 and capability == 9 and plain else TABLE[key][1]
+    return [LARGE_TILE, *TABLE[key][1]] if key > 64 and capability == 9 and light else TABLE[key][1]
+
+
+def is_light(flags: dict[str, object], top: bool) -> bool:
+    """Whether what is done with the logits leaves registers for `LARGE_TILE`."""
+    return not (flags["HAS_SOFTCAP"] or flags["ROUND"] or (flags["HAS_BIAS"] and top))
 
 
 @triton.jit
@@ -274,10 +279,15 @@ def multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 3
 
 
+def capability(device: torch.device) -> int:
+    """Major compute capability of a GPU; 0 under the interpreter."""
+    return torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 0
+
+
 @functools.cache
-def _autotuned(key: int, capability: int, plain: bool, dtype: torch.dtype) -> triton.runtime.Autotuner:
+def _autotuned(key: int, capability: int, light: bool, dtype: torch.dtype) -> triton.runtime.Autotuner:
     """The tile kernel with the configurations of one bucket; the interpreter takes a single small one."""
-    tried = [(32, 32, 4, 1)] if INTERPRETING else choices(key, capability, plain, dtype)
+    tried = [(32, 32, 4, 1)] if INTERPRETING else choices(key, capability, light, dtype)
     configs = [triton.Config({"N": n, "K": k}, num_warps=warps, num_stages=stages) for n, k, warps, stages in tried]
     return triton.autotune(configs, key=["columns", "d", "GROUP"])(tiles_kernel)
 
@@ -292,9 +302,7 @@ def _fused(hidden: Tensor, weight: Tensor, how: _Logits, k: int) -> _Parts:
     # Few rows: two programs on each multiprocessor keep more loads in flight. Many: one wave of large tiles.
     splits = max(1, 2 * processors // tall if key <= 64 else round(processors / tall))
     parts = _Parts(n, splits, triton.cdiv(columns, GROUP) if k else 0, hidden.device)
-    capability = torch.cuda.get_device_capability(hidden.device)[0] if hidden.device.type == "cuda" else 0
-    plain = not how.flags["HAS_SOFTCAP"] and how.flags["ROUND"] == 0
-    _autotuned(key, capability, plain, hidden.dtype)[(tall, splits)](
+    _autotuned(key, capability(hidden.device), is_light(how.flags, k > 0), hidden.dtype)[(tall, splits)](
         hidden,
         weight,
         how.bias,

@@ -2,9 +2,11 @@
 
     python perf/gpu.py [--json FILE] [--seconds 220] [--width 4096] [--vocabulary 128256]
 
-Bandwidth is measured as a copy, arithmetic as a square matrix product. A section that fails says so and the next one
-runs; the exit status is 1 when a check failed. Stops opening sections when --seconds are used up. Without a GPU,
---selftest runs the same sections at toy sizes on the CPU, where times mean nothing.
+Bandwidth is measured as a copy, arithmetic as a square matrix product. Every operator stands beside the same result in
+torch, eager and compiled, and the vocabulary statistics beside public fused kernels where those are installed and run. A
+section that fails says so and the next one runs; the exit status is 1 when a check of ours failed. Opens nothing new
+when --seconds are used up. Without a GPU, --selftest runs the same sections at toy sizes on the CPU, where times mean
+nothing and torch.compile stands for its tracing alone.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from precollapse.kernels import Moments, attention_row, gather_rows, logits_stats, vocab_stats
+from precollapse.kernels import Moments, attention_row, gather_rows, logits_stats, registry, vocab_stats
 
 Row = dict[str, Any]
 
@@ -39,9 +41,15 @@ class Bench:
         self.rows: list[Row] = []
         self.bandwidth = self.rate = math.nan
 
-    def synchronize(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
+    def out_of_time(self, before: str) -> bool:
+        late = time.monotonic() > self.deadline
+        if late:
+            print(f"out of time before {before}", flush=True)
+        return late
+
+    def room(self, gigabytes: float) -> bool:
+        """Whether this much memory is free; toy sizes always fit."""
+        return self.toy or torch.cuda.mem_get_info()[0] > gigabytes * 1e9
 
     def ms(self, call: Callable[[], object], repeats: int = 9) -> float:
         """Median milliseconds of single calls, the caches filled with other data before each."""
@@ -62,6 +70,18 @@ class Bench:
             end.synchronize()
             times.append(begin.elapsed_time(end))
         return statistics.median(times)
+
+    def beside(self, ours: float, plain: Callable[[], object], compiles: bool = True) -> Row:
+        """How many times longer the same takes in torch, eager and compiled."""
+        found: Row = {"times_eager": self.ms(plain, 5) / ours}
+        if compiles and not self.out_of_time("torch.compile"):
+            try:
+                torch._dynamo.reset()
+                fast = torch.compile(plain, backend="eager" if self.toy else "inductor", dynamic=False)
+                found["times_compiled"] = self.ms(fast, 5) / ours
+            except Exception as error:
+                print(f"torch.compile does not run here: {type(error).__name__}: {str(error)[:200]}", flush=True)
+        return found
 
     def add(self, name: str, ms: float, bytes_moved: float = 0.0, flops: float = 0.0, **more: Any) -> None:
         """One line: time, the rates reached, and the share of the greater of the two floors."""
@@ -111,33 +131,41 @@ def must(condition: bool, what: str) -> None:
 
 def vocab(bench: Bench) -> None:
     weight = (torch.randn(bench.columns, bench.width, device=bench.device) * 0.02).bfloat16()
-    for n in (1, 8, 64, 512, 4096):
+    for n in (1, 64, 4096, 8, 512):  # every new size may compile and choose tiles: the telling ones first
+        if bench.out_of_time(f"vocab_stats n={n}"):
+            return
+        compiles, top = n in (1, 64, 4096), n in (1, 4096)
         n = min(n, 8) if bench.toy else n
         hidden = torch.randn(n, bench.width, device=bench.device).bfloat16()
-        few = hidden[:32]
-        found = vocab_stats(few, weight, top_k=10, option_ids=[[1, 2], [3]])
+        few = hidden[:16]
         z = few.double() @ weight.double().T
-        error = relative(found.entropy_bits, exact(z))
+        found = vocab_stats(hidden, weight)
+        error = relative(found.entropy_bits[: len(few)], exact(z))
         must(error < 1e-5, f"entropy is off by {error:.1e} at n={n}")
-        must(bool((found.top_ids[:, 0] == z.argmax(1)).float().mean() > 0.9), f"top-1 differs at n={n}")
-        full = vocab_stats(hidden, weight).entropy_bits[: len(few)]
-        must(relative(full, exact(z)) < 1e-5, f"entropies of {n} rows at once differ")
         moved, flops = weight.numel() * 2 + hidden.numel() * 2, 2.0 * n * weight.numel()
         ms = bench.ms(lambda h=hidden: vocab_stats(h, weight))
-        torch_ms = bench.ms(lambda h=hidden: eager(h, weight), 5)
-        bench.add(f"vocab_stats bf16 n={n}", ms, moved, flops, error=error, times_eager=torch_ms / ms)
-        with_top = bench.ms(lambda h=hidden: vocab_stats(h, weight, top_k=10))
-        bench.add(f"vocab_stats bf16 n={n} top_k=10", with_top, moved, flops)
+        torchs = bench.beside(ms, lambda h=hidden: eager(h, weight), compiles)
+        bench.add(f"vocab_stats bf16 n={n}", ms, moved, flops, error=error, **torchs)
+        if top:
+            found = vocab_stats(few, weight, top_k=10, option_ids=[[1, 2], [3]])
+            must(relative(found.entropy_bits, exact(z)) < 1e-5, f"with top_k the entropy differs at n={n}")
+            values, ids = z.topk(10)
+            must(bool((found.top_ids == ids).float().mean() > 0.9), f"top-10 differs at n={n}")
+            must(bool(torch.allclose(found.top_logits.double(), values, atol=1e-4)), f"top logits differ at n={n}")
+            merged = z[:, 1:3].logsumexp(1)
+            must(bool(torch.allclose(found.option_logits[:, 0].double(), merged, atol=1e-4)), "options differ")
+            with_top = bench.ms(lambda h=hidden: vocab_stats(h, weight, top_k=10))
+            bench.add(f"vocab_stats bf16 n={n} top_k=10", with_top, moved, flops)
 
 
 def ways(bench: Bench) -> None:
     """The fused tiles and the cuBLAS chunks apart, and the tile configurations that were chosen."""
-    if bench.device.type != "cuda":
+    if bench.device.type != "cuda" or not registry.has_triton():
         return
     from precollapse.kernels import triton_vocab
 
     weight = (torch.randn(bench.columns, bench.width, device=bench.device) * 0.02).bfloat16()
-    for n in (128, 512, 4096):
+    for n in (512, 4096):
         hidden = torch.randn(n, bench.width, device=bench.device).bfloat16()
         for way in ("fused", "chunked"):
             ms = bench.ms(
@@ -145,59 +173,58 @@ def ways(bench: Bench) -> None:
             )
             bench.add(f"  {way} n={n}", ms, weight.numel() * 2, 2.0 * n * weight.numel())
     print("  chosen: fused at", {key[0]: faster for key, faster in triton_vocab._faster.items()})
-    for tuner in (triton_vocab._autotuned(key, 9, True, torch.bfloat16) for key in triton_vocab.TABLE):
+    capability = triton_vocab.capability(weight.device)
+    for tuner in (triton_vocab._autotuned(key, capability, True, torch.bfloat16) for key in triton_vocab.TABLE):
         for best in tuner.cache.values():
             print("  tile:", best)
 
 
-def compiled(bench: Bench) -> None:
-    if bench.device.type != "cuda":
-        return
-    weight = (torch.randn(bench.columns, bench.width, device=bench.device) * 0.02).bfloat16()
-    hidden = torch.randn(64, bench.width, device=bench.device).bfloat16()
-    fast = torch.compile(eager)
-    theirs = bench.ms(lambda: fast(hidden, weight), 5)
-    ours = bench.ms(lambda: vocab_stats(hidden, weight), 5)
-    bench.add(
-        "torch.compile of eager n=64", theirs, weight.numel() * 2, 2.0 * 64 * weight.numel(), ours_faster=theirs / ours
-    )
-
-
 def others(bench: Bench) -> None:
-    """Public fused kernels where they are installed; their losses stand for their statistics."""
-    if bench.device.type != "cuda":
-        return
+    """Public fused kernels where they are installed; their losses stand for their statistics. Theirs may break."""
+    n = 8 if bench.toy else 4096
     weight = (torch.randn(bench.columns, bench.width, device=bench.device) * 0.02).bfloat16()
-    hidden = torch.randn(4096, bench.width, device=bench.device).bfloat16()
-    target = torch.randint(0, bench.columns, (4096,), device=bench.device)
+    hidden = torch.randn(n, bench.width, device=bench.device).bfloat16()
+    target = torch.randint(0, bench.columns, (n,), device=bench.device)
     ours = bench.ms(lambda: vocab_stats(hidden, weight), 5)
-    flops = 2.0 * 4096 * weight.numel()
-    try:
+
+    def cut_cross_entropy() -> Callable[[], object]:
         from cut_cross_entropy import linear_cross_entropy
 
-        ms = bench.ms(lambda: linear_cross_entropy(hidden, weight, target), 5)
-        bench.add("cut-cross-entropy n=4096 (loss only)", ms, weight.numel() * 2, flops, ours_faster=ms / ours)
-    except ImportError:
-        print("cut-cross-entropy is not installed")
-    try:
+        return lambda: linear_cross_entropy(hidden, weight, target)
+
+    def liger() -> Callable[[], object]:
         from liger_kernel.transformers.functional import liger_fused_linear_cross_entropy
 
-        ms = bench.ms(lambda: liger_fused_linear_cross_entropy(hidden, weight, target), 5)
-        bench.add("Liger n=4096 (loss only)", ms, weight.numel() * 2, flops, ours_faster=ms / ours)
-    except ImportError:
-        print("liger-kernel is not installed")
+        return lambda: liger_fused_linear_cross_entropy(hidden, weight, target)
+
+    for name, found in (("cut-cross-entropy", cut_cross_entropy), ("Liger", liger)):
+        try:
+            ms = bench.ms(found(), 5)
+        except ImportError as error:
+            print(f"{name} is not installed, or does not import: {error}", flush=True)
+        except Exception as error:
+            print(f"{name} does not run here: {type(error).__name__}: {str(error)[:200]}", flush=True)
+        else:
+            flops = 2.0 * n * weight.numel()
+            bench.add(f"{name} n={n} (loss only)", ms, weight.numel() * 2, flops, ours_faster=ms / ours)
 
 
 def one_pass(bench: Bench) -> None:
+    def plain(logits: Tensor) -> Tensor:
+        log_p = torch.log_softmax(logits.float(), -1)
+        return -(log_p.exp() * log_p).sum(-1)
+
     for dtype in (torch.float32, torch.bfloat16):
         for n in (1, 64, 1024):
+            compiles = n == 1024
             n = min(n, 3) if bench.toy else n
             logits = (torch.randn(n, bench.columns, device=bench.device) * 3).to(dtype)
             error = relative(logits_stats(logits).entropy_bits, exact(logits))
             must(error < 1e-6, f"logits_stats {dtype} n={n} is off by {error:.1e}")
             ms = bench.ms(lambda x=logits: logits_stats(x))
+            torchs = bench.beside(ms, lambda x=logits: plain(x), compiles)
             name = str(dtype).removeprefix("torch.")
-            bench.add(f"logits_stats {name} n={n}", ms, logits.numel() * logits.element_size(), error=error)
+            bench.add(f"logits_stats {name} n={n}", ms, logits.numel() * logits.element_size(), error=error, **torchs)
 
 
 def hard_cases(bench: Bench) -> None:
@@ -234,23 +261,34 @@ def attention(bench: Bench) -> None:
     error = (attention_row(query, key) - expected).abs().max().item()
     must(error < 1e-5, f"attention_row is off by {error:.1e}")
     moved = key.numel() * 2 + expected.numel() * 4
-    bench.add(f"attention_row B=8 H=32/8 T={tokens}", bench.ms(lambda: attention_row(query, key)), moved, error=error)
+    ms = bench.ms(lambda: attention_row(query, key))
+
+    def plain() -> Tensor:
+        scores = query.view(8, 8, 4, 128) @ key.transpose(2, 3)
+        return torch.softmax(scores.float() / math.sqrt(128), -1).view(8, 32, tokens)
+
+    bench.add(f"attention_row B=8 H=32/8 T={tokens}", ms, moved, error=error, **bench.beside(ms, plain))
 
 
 def gather(bench: Bench) -> None:
     x = torch.randn(64, 8 if bench.toy else 512, bench.width, device=bench.device).bfloat16()
-    index = torch.randint(0, x.shape[1], (64,), device=bench.device)
+    index, rows = torch.randint(0, x.shape[1], (64,), device=bench.device), torch.arange(64, device=bench.device)
     out = torch.zeros(64, 4, bench.width, device=bench.device)
     gather_rows(x, index, out, 2)
-    must(torch.equal(out[:, 2], x[torch.arange(64, device=bench.device), index].float()), "gather_rows differs")
-    bench.add("gather_rows B=64", bench.ms(lambda: gather_rows(x, index, out, 2)), 64 * bench.width * 6)
+    must(torch.equal(out[:, 2], x[rows, index].float()), "gather_rows differs")
+    ms = bench.ms(lambda: gather_rows(x, index, out, 2))
+
+    def plain() -> None:
+        out[:, 1] = x[rows, index].float()
+
+    bench.add("gather_rows B=64", ms, 64 * bench.width * 6, **bench.beside(ms, plain))
     if bench.device.type == "cuda":
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             gather_rows(x, index, out, 3)
         out.zero_()
         graph.replay()
-        must(torch.equal(out[:, 3], x[torch.arange(64, device=bench.device), index].float()), "under a CUDA graph")
+        must(torch.equal(out[:, 3], x[rows, index].float()), "under a CUDA graph")
 
 
 def moments(bench: Bench) -> None:
@@ -262,16 +300,58 @@ def moments(bench: Bench) -> None:
     n = len(x)
     error = ((state.covariance(0) * (2 * n - 1) / (2 * n - 2) - covariance).norm() / covariance.norm()).item()
     must(error < 5e-6, f"Moments are off by {error:.1e}")
-    bench.add(
-        f"Moments.update n={n} d={d} float32",
-        bench.ms(lambda: state.update(x), 3),
-        d * d * 8,
-        1.0 * n * d * d,
-        error=error,
-    )
+    ms = bench.ms(lambda: state.update(x), 3)
+    total = torch.zeros(d, d, dtype=torch.float64, device=bench.device)
+
+    def plain() -> None:
+        centred = x[:, 0] - x[:, 0].mean(0)
+        total.add_(centred.T @ centred)
+
+    torchs = bench.beside(ms, plain)
+    bench.add(f"Moments.update n={n} d={d} float32", ms, d * d * 8, 1.0 * n * d * d, error=error, **torchs)
 
 
-SECTIONS = (floors, hard_cases, vocab, one_pass, attention, gather, moments, ways, compiled, others)
+def far_offsets(bench: Bench) -> None:
+    """Tensors of more than 2^31 elements, each looked at where an offset of 32 bits would wrap."""
+    if not bench.room(45):
+        print("far offsets: not looked at, 45 GB of memory are not free")
+        return
+    device, count = bench.device, (1 << 14) if bench.toy else (1 << 31) + (1 << 26)
+    width = 64 if bench.toy else 4096
+    weight = torch.empty(count // width, width, dtype=torch.bfloat16, device=device).normal_(std=0.02)
+    hidden = torch.randn(2, width, device=device).bfloat16()
+    found, expected = (vocab_stats(hidden, weight, top_k=5, backend=form) for form in ("auto", "reference"))
+    must(relative(found.entropy_bits, expected.entropy_bits) < 1e-5, "vocab_stats of a far weight")
+    last = len(weight) - 1
+    weight[last] = hidden[0]
+    must(vocab_stats(hidden, weight, top_k=1).top_ids[0, 0].item() == last, "the last row of a far weight")
+    x = weight.view(2, -1, width)
+    place = torch.tensor([5, x.shape[1] - 1], device=device)
+    out = torch.zeros(2, 1, width, device=device)
+    gather_rows(x, place, out, 0)
+    must(torch.equal(out[1, 0], x[1, -1].float()), "gather_rows past 2^31")
+    logits = weight.view(-1, 2048 if bench.toy else 131072)[:-1]
+    found = logits_stats(logits, top_k=2)
+    must(relative(found.entropy_bits[-3:], exact(logits[-3:])) < 1e-6, "logits_stats past 2^31")
+    must(bool((found.top_ids[-3:, 0] == logits[-3:].argmax(1)).all()), "top_k of logits past 2^31")
+    key = weight.view(1, 2, -1, 64 if bench.toy else 128)
+    query = torch.randn(1, 4, 1, key.shape[3], device=device).bfloat16()
+    row = attention_row(query, key)[:, 3:]
+    must((row - attention_row(query[:, 3:], key[:, 1:])).abs().max().item() < 1e-6, "attention_row past 2^31")
+    del weight, x, logits, key
+    d = 300 if bench.toy else 46400
+    rows = torch.randn(64, d, device=device)
+    if bench.device.type == "cuda" and registry.has_triton():
+        from precollapse.kernels.triton_moments import add_product
+
+        square = torch.zeros(d, d, dtype=torch.float64, device=device)
+        add_product(rows, square)
+        corner = rows[:, -100:].double()
+        must(bool(torch.allclose(square[-100:, -100:].triu(), (corner.T @ corner).triu(), atol=1e-3)), "Moments past 2^31")
+    print("tensors of more than 2^31 elements hold", flush=True)
+
+
+SECTIONS = (floors, hard_cases, far_offsets, vocab, one_pass, attention, gather, moments, ways, others)
 
 
 def main() -> int:
@@ -289,8 +369,7 @@ def main() -> int:
     print(f"{where}, torch {torch.__version__}", flush=True)
     bench, failed = Bench(asked), []
     for section in SECTIONS:
-        if time.monotonic() > bench.deadline:
-            print(f"out of time before {section.__name__}")
+        if bench.out_of_time(section.__name__):
             continue
         try:
             section(bench)

@@ -4,7 +4,9 @@
 
 Prints a table and, with --json, writes the same numbers. Every time is the median of --repeats calls after one warm-up.
 The floor of vocab_stats is the time in which all threads read the unembedding once and do nothing else, measured with a
-sum over its bytes as 64-bit integers. On a machine that others use, `--clock cpu --threads 1` counts processor time
+sum over its bytes as 64-bit integers. Two decisions are measured as well: whether many rows should be handed over to torch's
+matrix product (its products alone, in chunks and in float32, against the whole of vocab_stats), and whether the final norm
+should be folded in (the norm as a pass of its own against vocab_stats). On a machine that others use, `--clock cpu --threads 1` counts processor time
 instead, which waiting for a processor does not enter (memory that is shared with others still does).
 """
 
@@ -93,6 +95,51 @@ def measure_vocab(columns: int, width: int, repeats: int) -> list[dict[str, obje
     return rows
 
 
+def measure_handover(columns: int, width: int, repeats: int) -> list[dict[str, object]]:
+    """The whole of vocab_stats against no more than the products that a form over torch's matmul would need.
+
+    On an eighth of the vocabulary: the time of both grows with it.
+    """
+    rows: list[dict[str, object]] = []
+    columns = max(1, columns // 8)
+    for dtype in (torch.bfloat16, torch.float32):
+        weight = (torch.randn(columns, width) * 0.02).to(dtype)
+        for n in (64, 256, 1024):
+            hidden = torch.randn(n, width).to(dtype)
+
+            def products(hidden: Tensor = hidden, weight: Tensor = weight) -> None:
+                wide = hidden.float()
+                for start in range(0, len(weight), 4096):
+                    wide @ weight[start : start + 4096].float().T
+
+            ours = median_ms(lambda h=hidden, w=weight: vocab_stats(h, w), repeats)
+            alone = median_ms(products, repeats)
+            rows.append(
+                {
+                    "dtype": str(dtype).removeprefix("torch."),
+                    "n": n,
+                    "vocabulary": columns,
+                    "ms": ours,
+                    "products_ms": alone,
+                    "products_over_ours": alone / ours,
+                    "gflops": 2e-6 * n * columns * width / ours,
+                }
+            )
+    return rows
+
+
+def measure_norm(width: int, vocabulary_ms: dict[int, float], repeats: int) -> list[dict[str, object]]:
+    """A final RMSNorm as a pass of its own, in bfloat16, against vocab_stats of as many rows."""
+    norm = torch.nn.RMSNorm(width, dtype=torch.bfloat16)
+    rows: list[dict[str, object]] = []
+    with torch.no_grad():
+        for n, whole in vocabulary_ms.items():
+            hidden = torch.randn(n, width).bfloat16()
+            alone = median_ms(lambda h=hidden: norm(h), repeats)
+            rows.append({"n": n, "norm_ms": alone, "vocab_stats_ms": whole, "share": alone / whole})
+    return rows
+
+
 def measure_logits(columns: int, repeats: int) -> dict[str, object]:
     logits = torch.randn(64, columns)
     ours = median_ms(lambda: logits_stats(logits), repeats)
@@ -109,8 +156,8 @@ def measure_logits(columns: int, repeats: int) -> dict[str, object]:
     }
 
 
-def measure_moments(repeats: int) -> dict[str, object]:
-    d, n = 2048, 256
+def measure_moments(d: int, repeats: int) -> dict[str, object]:
+    n = 256
     x = torch.randn(n, 1, d)
     moments = Moments(1, d)
     for _ in range(d // n + 1):  # past the point where rows are kept
@@ -139,18 +186,22 @@ vocab_stats(hidden, weight[:2000])
 def resident(field):
     with open("/proc/self/status") as lines:
         return next(int(line.split()[1]) for line in lines if line.startswith(field))
-with open("/proc/self/clear_refs", "w") as marks:
-    marks.write("5")
-before = resident("VmRSS")
-{call}
-print(resident("VmHWM") - before)
+def growth(call):
+    with open("/proc/self/clear_refs", "w") as marks:
+        marks.write("5")
+    before = resident("VmRSS")
+    call()
+    return resident("VmHWM") - before
+print(growth(lambda: vocab_stats(hidden, weight)), growth(lambda: torch.log_softmax(hidden @ weight.T, -1)))
 """
 
 
-def peak_mb(call: str, columns: int, width: int) -> float:
-    script = MEMORY.format(call=call, columns=columns, width=width)
+def peak_mb(columns: int, width: int) -> dict[str, float]:
+    """Growth of resident memory at n = 64 in float32, in a process of its own."""
+    script = MEMORY.format(columns=columns, width=width)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    return int(done.stdout) / 1024
+    ours, theirs = (int(kilobytes) / 1024 for kilobytes in done.stdout.split())
+    return {"vocab_stats_extra_mb": ours, "torch_extra_mb": theirs}
 
 
 def main() -> None:
@@ -179,11 +230,11 @@ def main() -> None:
         "width": asked.width,
     }
     rows = measure_vocab(asked.vocabulary, asked.width, asked.repeats)
-    rows += [measure_logits(asked.vocabulary, asked.repeats), measure_moments(asked.repeats)]
-    memory = {
-        "vocab_stats_extra_mb": peak_mb("vocab_stats(hidden, weight)", asked.vocabulary, asked.width),
-        "torch_extra_mb": peak_mb("torch.log_softmax(hidden @ weight.T, -1)", asked.vocabulary, asked.width),
-    }
+    rows += [measure_logits(asked.vocabulary, asked.repeats), measure_moments(asked.width, asked.repeats)]
+    handover = measure_handover(asked.vocabulary, asked.width, asked.repeats)
+    taken = {int(str(row["n"])): float(str(row["ms"])) for row in rows if row.get("dtype") == "bfloat16"}
+    norm = measure_norm(asked.width, taken, asked.repeats)
+    memory = peak_mb(asked.vocabulary, asked.width)
     print(", ".join(f"{name} {value}" for name, value in machine.items()))
     print(
         f"{'operator':15s} {'dtype':9s} {'n':>4s} {'ms':>8s} {'torch':>8s} {'floor':>7s} {'x floor':>8s} {'x torch':>8s}  limit"
@@ -194,12 +245,21 @@ def main() -> None:
             f"{row['operator']:15s} {row['dtype']:9s} {row['n']:4d} {row['ms']:8.1f} {row['torch_ms']:8.1f} {floor} "
             f"{row['torch_over_ours']:8.2f}  {row['limit']}: {'met' if row['met'] else 'NOT MET'}"
         )
+    for row in handover:
+        print(
+            f"{row['dtype']:9s} n={row['n']:<5d} V={row['vocabulary']}: vocab_stats {row['ms']:.1f} ms ({row['gflops']:.1f} GFLOP/s), "
+            f"torch's products alone {row['products_ms']:.1f} ms, {row['products_over_ours']:.2f} times as long"
+        )
+    for row in norm:
+        print(f"final norm, n={row['n']}: {row['norm_ms']:.4f} ms, {100 * float(str(row['share'])):.3f} % of vocab_stats")
     print(
         f"extra memory, float32, n=64: {memory['vocab_stats_extra_mb']:.1f} MB; torch {memory['torch_extra_mb']:.1f} MB"
     )
     if asked.json:
         with open(asked.json, "w") as file:
-            json.dump({"machine": machine, "rows": rows, "memory": memory}, file, indent=1)
+            json.dump(
+                {"machine": machine, "rows": rows, "handover": handover, "norm": norm, "memory": memory}, file, indent=1
+            )
 
 
 if __name__ == "__main__":
