@@ -212,6 +212,45 @@ def test_attention_row_of_strided_input() -> None:
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
+def far(x: torch.Tensor) -> torch.Tensor:
+    """The same values, the first axis so far apart, in memory never touched, that 32-bit offsets wrap."""
+    apart = 2**31 // (len(x) - 1) + 999
+    try:
+        memory = torch.empty(apart * (len(x) - 1) + x[0].numel(), dtype=x.dtype)
+    except RuntimeError as error:
+        pytest.skip(f"the system gives no 8 GB of untouched memory: {error}")
+    view = memory.as_strided(x.shape, (apart, *x[0].contiguous().stride()))
+    view.copy_(x)
+    return view
+
+
+@inside
+@pytest.mark.filterwarnings("error:overflow encountered:RuntimeWarning")
+def test_offsets_past_32_bits() -> None:
+    from precollapse.kernels import attention_row, gather_rows, logits_stats, vocab_stats
+
+    torch.manual_seed(0)
+    hidden, weight, logits = torch.randn(4, 16).half(), torch.randn(35, 16).half(), torch.randn(4, 70).half()
+    for rows, table in ((far(hidden), weight), (hidden, far(weight))):
+        found, expected = (
+            vocab_stats(*given, top_k=2, option_ids=[34], backend=form)
+            for given, form in (((rows, table), "triton"), ((hidden, weight), "reference"))
+        )
+        same(found, expected)
+    same(logits_stats(far(logits), top_k=2, backend="triton"), logits_stats(logits, top_k=2, backend="reference"))
+    x, index = torch.randn(4, 3, 8).half(), torch.tensor([2, 0, 1, 2])
+    for rows in (far(x), far(x.transpose(0, 1).contiguous()).transpose(0, 1)):
+        out = far(torch.zeros(4, 2, 8).half())
+        gather_rows(rows, index, out, 1, backend="triton")
+        assert torch.equal(out[:, 1], x[torch.arange(4), index]) and out[:, 0].eq(0).all()
+    query, key, mask = torch.randn(4, 2, 3, 16).half(), torch.randn(4, 2, 5, 16).half(), torch.rand(4, 1, 3, 5) < 0.8
+    mask[..., 0] = True
+    wide = (far(query), far(key.transpose(0, 2).contiguous()).transpose(0, 2))
+    found = attention_row(*wide, index, mask=far(mask), backend="triton")
+    expected = attention_row(query, key, index, mask=mask, backend="reference")
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
 @inside
 @pytest.mark.parametrize("source", DTYPES)
 @pytest.mark.parametrize("target", DTYPES)
