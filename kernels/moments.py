@@ -378,7 +378,9 @@ class Moments:
         def array(name: str, dtypes: tuple[str, ...], *shape: int | None) -> Tensor:
             found = arrays[name]
             unread.remove(name)
-            fits = len(found.shape) == len(shape) and all(b in (None, a) for a, b in zip(found.shape, shape, strict=True))
+            fits = len(found.shape) == len(shape) and all(
+                b in (None, a) for a, b in zip(found.shape, shape, strict=True)
+            )
             if found.dtype not in dtypes or not fits:
                 raise ValueError(f"{name} is {found.dtype} of shape {found.shape}")
             return torch.from_numpy(found)

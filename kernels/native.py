@@ -30,11 +30,7 @@ def declare(library: ctypes.CDLL) -> None:
     start: list[Any] = [number, number, number, pointer]
     library.pc_forms.argtypes = []
     library.pc_vocab_stats.argtypes = (
-        start
-        + [int64] * 3
-        + [pointer, int64, int64, pointer, single, double, double]
-        + [number, int64]
-        + [pointer] * 4
+        start + [int64] * 3 + [pointer, int64, int64, pointer, single, double, double] + [number, int64] + [pointer] * 4
     )
     library.pc_logits_stats.argtypes = start + [int64] * 4 + [pointer] * 4
     library.pc_moments_update.argtypes = start + [int64] * 4 + [pointer] * 6

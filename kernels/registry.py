@@ -16,6 +16,7 @@ import torch
 
 from . import native
 
+
 @lru_cache(maxsize=1)
 def has_triton() -> bool:
     """Whether triton can be imported (it is not imported here)."""

@@ -9,6 +9,7 @@ chunks with cuBLAS and folds the logits of a chunk in one pass; for many rows th
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 
 import torch
 import triton
@@ -35,6 +36,8 @@ TABLE: dict[int, tuple[int, list[tuple[int, int, int, int]]]] = {
 # Many rows where products are warp-group wide (compute capability 9) and little is done with the logits: before, with a
 # soft cap to compute, or with both a bias and the largest logits to find, this tile would spill registers.
 LARGE_TILE = (256, 64, 8, 3)
+# Before it, a tile of the table would spill registers when much is done with the logits.
+SMALL_TILE = (64, 64, 8, 4)
 # float32 rows take three products each, and twice the shared memory.
 FLOAT32 = {16: (64, 64, 4, 3), 32: (64, 32, 4, 3), 64: (64, 32, 4, 3), 128: (64, 32, 8, 3), 4096: (64, 32, 8, 3)}
 
@@ -48,10 +51,14 @@ def choices(key: int, capability: int, light: bool, dtype: torch.dtype) -> list[
     """The (N, K, warps, stages) that are tried for a bucket on a GPU of this major compute capability; see `is_light`."""
     if dtype == torch.float32:
         return [FLOAT32[key]]
-    return [LARGE_TILE, *TABLE[key][1]] if key > 64 and capability == 9 and light else TABLE[key][1]
+    if key > 64 and light and capability == 9:
+        return [LARGE_TILE, *TABLE[key][1]]
+    if key > 64 and not light and capability < 9:
+        return [SMALL_TILE]
+    return TABLE[key][1]
 
 
-def is_light(flags: dict[str, object], top: bool) -> bool:
+def is_light(flags: Mapping[str, object], top: bool) -> bool:
     """Whether what is done with the logits leaves registers for `LARGE_TILE`."""
     return not (flags["HAS_SOFTCAP"] or flags["ROUND"] or (flags["HAS_BIAS"] and top))
 

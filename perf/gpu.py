@@ -347,7 +347,10 @@ def far_offsets(bench: Bench) -> None:
         square = torch.zeros(d, d, dtype=torch.float64, device=device)
         add_product(rows, square)
         corner = rows[:, -100:].double()
-        must(bool(torch.allclose(square[-100:, -100:].triu(), (corner.T @ corner).triu(), atol=1e-3)), "Moments past 2^31")
+        must(
+            bool(torch.allclose(square[-100:, -100:].triu(), (corner.T @ corner).triu(), atol=1e-3)),
+            "Moments past 2^31",
+        )
     print("tensors of more than 2^31 elements hold", flush=True)
 
 

@@ -251,7 +251,9 @@ def main() -> None:
             f"torch's products alone {row['products_ms']:.1f} ms, {row['products_over_ours']:.2f} times as long"
         )
     for row in norm:
-        print(f"final norm, n={row['n']}: {row['norm_ms']:.4f} ms, {100 * float(str(row['share'])):.3f} % of vocab_stats")
+        print(
+            f"final norm, n={row['n']}: {row['norm_ms']:.4f} ms, {100 * float(str(row['share'])):.3f} % of vocab_stats"
+        )
     print(
         f"extra memory, float32, n=64: {memory['vocab_stats_extra_mb']:.1f} MB; torch {memory['torch_extra_mb']:.1f} MB"
     )

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -98,8 +99,8 @@ def updated() -> Callable[[], object]:
 
 
 CALLS: dict[str, Callable[[], Callable[[], object]]] = {
-    "vocab_stats": lambda: lambda h=torch.randn(32, 512), w=torch.randn(20000, 512): vocab_stats(h, w),
-    "logits_stats": lambda: lambda z=torch.randn(200, 100000): logits_stats(z),
+    "vocab_stats": lambda: partial(vocab_stats, torch.randn(32, 512), torch.randn(20000, 512)),
+    "logits_stats": lambda: partial(logits_stats, torch.randn(200, 100000)),
     "Moments": updated,
 }
 

@@ -218,9 +218,17 @@ BAD: list[tuple[type[Exception], str, Callable[[], object]]] = [
     (ValueError, r"option_ids must be \[K\], \[n, K\]", lambda: vocab_stats(h, w, option_ids=torch.ones(3, 1).long())),
     (TypeError, "option_ids must be int64 or int32, found", lambda: vocab_stats(h, w, option_ids=torch.ones(2, 1))),
     (ValueError, "option_ids is empty", lambda: vocab_stats(h, w, option_ids=[])),
-    (TypeError, "must hold ints or sequences of ints, found float: 1.5", lambda: vocab_stats(h, w, option_ids=[1, 1.5])),  # type: ignore[list-item]
+    (
+        TypeError,
+        "must hold ints or sequences of ints, found float: 1.5",
+        lambda: vocab_stats(h, w, option_ids=[1, 1.5]),
+    ),  # type: ignore[list-item]
     (TypeError, "must hold ints or sequences of ints, found str: '12'", lambda: vocab_stats(h, w, option_ids=["12"])),  # type: ignore[list-item]
-    (TypeError, "option_ids must be int64 or int32, found torch.float64", lambda: vocab_stats(h, w, option_ids=np.ones(2))),
+    (
+        TypeError,
+        "option_ids must be int64 or int32, found torch.float64",
+        lambda: vocab_stats(h, w, option_ids=np.ones(2)),
+    ),
     (ValueError, "logits_dtype must be None", lambda: vocab_stats(h, w, logits_dtype="int8")),
     (ValueError, "backend='gpu' is not one of", lambda: vocab_stats(h, w, backend="gpu")),
     (ValueError, "backend='triton' was asked for", lambda: vocab_stats(h, w, backend="triton")),

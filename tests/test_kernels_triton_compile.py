@@ -221,6 +221,7 @@ DEFAULT = [
     "128x128x64x8x4:bias+top-90",
     "128x128x64x8x4:full+top-90",
     "128x128x64x8x4:plain+top-80",
+    "128x64x64x8x4:full+top-80",
     "16x64x128x4x4:full+top-90",
     "16x64x128x4x4:plain+top-80",
     "64x64x128x4x3:full+top-90",

@@ -313,7 +313,12 @@ def test_default_dtype() -> None:
     from precollapse.kernels import attention_row, logits_stats, vocab_stats
 
     torch.manual_seed(0)
-    hidden, weight, query, key = torch.randn(2, 16), torch.randn(90, 16), torch.randn(1, 2, 1, 16), torch.randn(1, 2, 5, 16)
+    hidden, weight, query, key = (
+        torch.randn(2, 16),
+        torch.randn(90, 16),
+        torch.randn(1, 2, 1, 16),
+        torch.randn(1, 2, 5, 16),
+    )
 
     def measured() -> list[torch.Tensor]:
         asked: dict[str, Any] = {"top_k": 2, "option_ids": [1], "backend": "triton"}
