@@ -628,6 +628,9 @@ def _steer_command(commands: Any) -> None:
     p.add_argument("--no-generate", action="store_true", help="capture only")
     p.add_argument("--max-new-tokens", type=int, help="cap on output tokens (default: the run's own)")
     p.add_argument("--seed", type=int, default=0, help="seed of split, sample, controls and bootstrap (default: 0)")
+    p.add_argument("--model", help="where the run's model is now, where its name does not say (default: the run's own)")
+    p.add_argument("--revision", help="Hub commit, branch or tag (default: the commit that the run was made of)")
+    p.add_argument("--dtype", help="float32, bfloat16, float16 or float64 (default: the run's own)")
     p.add_argument("--device", help="torch device (default: the first GPU, else the CPU)")
     p.add_argument("--out", metavar="DIR", help="folder for the tables, the figure and the vector")
     p.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -656,6 +659,9 @@ def _steer(a: argparse.Namespace) -> int:
         generate=not a.no_generate,
         max_new_tokens=a.max_new_tokens,
         seed=a.seed,
+        model=a.model,
+        revision=a.revision,
+        dtype=a.dtype,
         device=a.device,
     )
     made = run_steer(config, progress=not a.quiet)

@@ -24,6 +24,7 @@ from ..kernels.registry import choose
 from .architectures import Architecture, input_width
 from .backends.protocol import Backend, Request, Rows
 from .boundary import Batch
+from .differences import relative_difference
 from .rotary import length_rule
 from .taps import first_input, first_tensor
 
@@ -110,7 +111,7 @@ class CompiledBackend:
             *((s, got.sites[s], expected.sites[s]) for s in got.sites),
             ("final_norm", got.final_norm, expected.final_norm),
         ]:
-            wrong = float(((a - b).abs().amax(-1) / b.abs().amax(-1).clamp_min(1e-30)).max())
+            wrong = relative_difference(a, b)
             allowed = _TOLERANCES.get(b.dtype, 1e-3)
             if not wrong <= allowed:
                 raise CaptureError(

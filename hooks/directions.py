@@ -109,16 +109,16 @@ class SteeringVector:
             with safe_open(os.fspath(path), framework="pt") as file:
                 words = json.loads((file.metadata() or {})[_METADATA])
                 vector = file.get_tensor("vector")
-        except (OSError, SafetensorError, KeyError, ValueError) as error:
+            train, validation = (
+                tuple((str(b), str(i)) for b, i in words[name]) for name in ("train_items", "validation_items")
+            )
+            site, layer, method, target = (words[name] for name in ("site", "layer", "method", "target"))
+            return cls(vector, site, layer, method, target, dict(words["provenance"]), train, validation)
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise RequestError(
                 f"{path} cannot be read as a steering vector ({type(error).__name__}: {error}); give a file that "
                 "SteeringVector.save wrote"
             ) from error
-        train, validation = (
-            tuple((str(b), str(i)) for b, i in words[name]) for name in ("train_items", "validation_items")
-        )
-        site, layer, method, target = (words[name] for name in ("site", "layer", "method", "target"))
-        return cls(vector, site, layer, method, target, words["provenance"], train, validation)
 
 
 def steering_vector(

@@ -177,7 +177,7 @@ class Extractor:
 
         if backend not in BACKENDS:
             raise RequestError(f"backend {backend!r} is unknown; choose from {', '.join(BACKENDS)}")
-        source = models.resolve(name, revision)
+        source = models.pinned(models.resolve(name, revision))
         model, tokenizer = models.load(source, dtype, device)
         made = cls(
             wrap(model, tokenizer, backend),
@@ -389,9 +389,7 @@ class Extractor:
                 lengths = [len(prompts[i]) for i in own.rows]
                 batches = [
                     [own.rows[k] for k in part]
-                    for part in group(
-                        lengths, self.batch_tokens, keep_cache and not self._left_safe, fewest=keep_cache
-                    )
+                    for part in group(lengths, self.batch_tokens, keep_cache and not self._left_safe, fewest=keep_cache)
                 ]
             for rows in batches:
                 with section("backbone"):

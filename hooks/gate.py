@@ -18,15 +18,9 @@ from .backends import make_backend
 from .backends.protocol import Backend, Request
 from .boundary import assemble
 from .decoding import step_inputs
+from .differences import entropy_tolerance, relative_difference, states_tolerance
 from .evaluation import evaluating
 from .unembedding import row_statistics
-
-_TOLERANCES = {
-    torch.float64: (1e-6, 1e-6),
-    torch.float32: (1e-4, 1e-3),
-    torch.float16: (2e-2, 0.1),
-    torch.bfloat16: (8e-2, 0.25),
-}
 
 
 @dataclass(frozen=True)
@@ -54,7 +48,7 @@ class GateReport:
     @property
     def left_padding_safe(self) -> bool:
         """Whether padding on the left changes nothing, as batched generation needs."""
-        return self.left_padding_error <= _TOLERANCES[getattr(torch, self.dtype)][0]
+        return self.left_padding_error <= states_tolerance(getattr(torch, self.dtype))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for a manifest."""
@@ -97,18 +91,19 @@ def gate(backend: Backend, prompts: list[tuple[int, ...]], pad_id: int, device: 
     errors = {}
     for side in ("right", "left"):
         batched, _ = capture(everyone, side)
-        errors[side] = _largest(_relative(batched[resid][i], single[i][0][resid][0]) for i in everyone)
+        errors[side] = _largest(relative_difference(batched[resid][i], single[i][0][resid][0]) for i in everyone)
     # a backend that gives no cache is generated from through the plain model
     stepping = backend if backend.gives_cache else make_backend(backend.model)
     errors["left"] = _largest([errors["left"], *_step_errors(stepping, prompts, pad_id, device)])
     statistics_error = _largest(_statistics_error(backend, prompts[i], single[i][1], device) for i in everyone)
     parts_error = float("nan")
     if len(parts) == 4:
-        parts_error = _largest(_relative(pre + attn + mlp, post) for (pre, attn, mlp, post), _ in single)
+        parts_error = _largest(relative_difference(pre + attn + mlp, post) for (pre, attn, mlp, post), _ in single)
     report = GateReport(
         statistics_error, errors["right"], errors["left"], parts_error, str(single[0][1].dtype).removeprefix("torch.")
     )
-    relative, bits = _TOLERANCES.get(single[0][1].dtype, (1e-3, 1e-2))
+    dtype = single[0][1].dtype
+    relative, bits = states_tolerance(dtype), entropy_tolerance(dtype)
     _refuse(
         architecture.model_type,
         "entropy of the fused statistics differs from that of the model's own logits",
@@ -147,10 +142,6 @@ def _largest(errors: Iterable[float]) -> float:
     return float(np.max(list(errors)))
 
 
-def _relative(a: torch.Tensor, b: torch.Tensor) -> float:
-    return float(((a - b).abs().amax(-1) / b.abs().amax(-1).clamp_min(1e-30)).max())
-
-
 def _step_errors(backend: Backend, prompts: list[tuple[int, ...]], pad_id: int, device: torch.device) -> list[float]:
     """How far one more token after a left-padded prefill is from the same tokens run alone without a cache.
 
@@ -178,7 +169,7 @@ def _step_errors(backend: Backend, prompts: list[tuple[int, ...]], pad_id: int, 
             model(input_ids=torch.tensor([[*p, following]], device=device), use_cache=False).logits[0, -1].double()
             for p in prompts
         ]
-    return [_relative(a, b) for a, b in zip(stepped, alone, strict=True)]
+    return [relative_difference(a, b) for a, b in zip(stepped, alone, strict=True)]
 
 
 def _statistics_error(backend: Backend, prompt: tuple[int, ...], final: torch.Tensor, device: torch.device) -> float:

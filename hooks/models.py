@@ -10,6 +10,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import tempfile
 import warnings
@@ -22,6 +23,7 @@ from ..errors import RequestError
 EMBEDDED = "smollm2-135m-instruct"
 _EMBEDDED_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 _CONVERSION_FORMAT = 1
+_COMMIT = re.compile("[0-9a-f]{40}")
 
 
 @dataclass(frozen=True)
@@ -178,16 +180,21 @@ def torch_device(name: str | None) -> Any:
 
 
 def pinned(source: ModelSource) -> ModelSource:
-    """The same source with a Hub branch or tag replaced by the commit that it stands for now."""
-    if source.kind != "hub":
+    """The same source with a Hub branch or tag replaced by the commit that it stands for now.
+
+    The commit is read from where the Hub's cache keeps the config: transformers no longer writes it into the config.
+    """
+    if source.kind != "hub" or _COMMIT.fullmatch(source.revision):
         return source
-    from transformers import AutoConfig
+    from transformers.utils import cached_file
 
     try:
-        commit = getattr(AutoConfig.from_pretrained(source.location, revision=source.revision), "_commit_hash", None)
+        found = cached_file(source.location, "config.json", revision=source.revision)
     except (OSError, ValueError, KeyError):
         return source  # `load` says what is wrong
-    return source if commit is None else replace(source, revision=str(commit))
+    parts = Path(found).parts if found else ()
+    commit = next((part for before, part in zip(parts, parts[1:], strict=False) if before == "snapshots"), "")
+    return replace(source, revision=commit) if _COMMIT.fullmatch(commit) else source
 
 
 def refuse_unsupported(config: Any, name: str) -> None:

@@ -25,6 +25,7 @@ from ..errors import PrecollapseError, RequestError
 from .backends import BACKENDS, make_backend, wrap
 from .backends.protocol import Backend, Request, Rows
 from .boundary import assemble
+from .differences import relative_difference
 from .small_models import FAMILIES, VOCABULARY, small_model, small_tokenizer
 from .unembedding import row_statistics
 
@@ -229,18 +230,18 @@ def _state_error(reader: Backend, got: Rows, b: int, posts: torch.Tensor, final:
     """Largest relative difference of one prompt's sites from the model's hidden states and from each other."""
     site = {name: rows[b, 0] for name, rows in got.sites.items()}
     errors = [
-        _relative(got.final_norm[b, 0], final),
-        _relative(site["resid_post"][: len(posts)], posts),
-        _relative(site["resid_pre"][1:], site["resid_post"][:-1]),
+        relative_difference(got.final_norm[b, 0], final),
+        relative_difference(site["resid_post"][: len(posts)], posts),
+        relative_difference(site["resid_pre"][1:], site["resid_post"][:-1]),
     ]
     if {"attn_out", "mlp_out"} <= set(site):
-        errors.append(_relative(site["resid_pre"] + site["attn_out"] + site["mlp_out"], site["resid_post"]))
+        errors.append(relative_difference(site["resid_pre"] + site["attn_out"] + site["mlp_out"], site["resid_post"]))
         if "resid_mid" in site:
-            errors.append(_relative(site["resid_pre"] + site["attn_out"], site["resid_mid"]))
+            errors.append(relative_difference(site["resid_pre"] + site["attn_out"], site["resid_mid"]))
     if "z" in site and _z_is_projected_plainly(reader):
         projection: Any = reader.architecture.module(0, "z")
         with torch.no_grad():
-            errors.append(_relative(projection(site["z"][0].flatten()[None])[0], site["attn_out"][0]))
+            errors.append(relative_difference(projection(site["z"][0].flatten()[None])[0], site["attn_out"][0]))
     return _largest(errors)
 
 
@@ -264,11 +265,6 @@ def _row_error(got: Rows, b: int, boundary: int, truth: list[torch.Tensor]) -> f
         expected[:, start : boundary + 1] = theirs.double()
         errors.append(float((row.double() - expected).abs().max()))
     return _largest(errors)
-
-
-def _relative(a: torch.Tensor, b: torch.Tensor) -> float:
-    a, b = a.double(), b.double()
-    return float(((a - b).abs().amax(-1) / b.abs().amax(-1)).max())
 
 
 def _uncompiled(implementation: str) -> Any:

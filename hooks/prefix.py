@@ -23,6 +23,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 from ..errors import CaptureError
 from .backends.protocol import Backend, Request, Rows
 from .boundary import Batch, assemble, group
+from .differences import relative_difference, states_tolerance
 from .rotary import length_rule
 
 MODES = ("auto", "never", "always")
@@ -36,8 +37,6 @@ KEYS_PER_TOKEN = 16
 """Most cached columns of a batch, as a multiple of its budget of new tokens."""
 KEYS_PER_TOKEN_KEPT = 4
 """The same where the cache is kept for generation, and so held for all layers at once."""
-
-_TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 8e-2}
 
 
 @dataclass(frozen=True)
@@ -306,16 +305,18 @@ class SharedPrefixes:
             expected = self.backend.rows(plain, request)
             batch, got = self.rows(prompts, rows, self.prefill(tokens[:6]), request, index)
             wrong = max(
-                _difference(got.sites["resid_post"], expected.sites["resid_post"]),
-                _difference(got.final_norm, expected.final_norm),
+                relative_difference(got.sites["resid_post"], expected.sites["resid_post"]),
+                relative_difference(got.final_norm, expected.final_norm),
             )
             if keep_cache:
-                wrong = max(wrong, _difference(self._one_more(batch, got.cache), self._one_more(plain, expected.cache)))
+                wrong = max(
+                    wrong, relative_difference(self._one_more(batch, got.cache), self._one_more(plain, expected.cache))
+                )
         except Exception as error:  # whatever a family's own cache code raises, the plain way still works
             return (
                 f"its cache cannot be shared ({type(error).__name__}: {(str(error) or 'no message').splitlines()[0]})"
             )
-        if not wrong <= _TOLERANCES.get(expected.final_norm.dtype, 1e-3):
+        if not wrong <= states_tolerance(expected.final_norm.dtype):
             return f"its states after a shared prefix differ by {wrong:.2g} from those of whole prompts"
         return None
 
@@ -326,10 +327,6 @@ class SharedPrefixes:
         token = torch.full_like(mask[:, :1], 5)
         step = Batch(batch.rows, token, mask, mask.sum(1, keepdim=True) - 1, torch.zeros_like(batch.boundary))
         return self.backend.rows(step, Request((), (), step.boundary[:, None], use_cache=True), cache).final_norm
-
-
-def _difference(a: Tensor, b: Tensor) -> float:
-    return float(((a - b).abs().amax(-1) / b.abs().amax(-1).clamp_min(1e-30)).max())
 
 
 def _pad_left(got: Rows, shift: Tensor) -> None:

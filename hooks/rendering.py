@@ -223,7 +223,12 @@ class Renderer:
             return -1, None
         place = marked.find(_MARK)
         lead = len(content) - len(content.lstrip())
-        for first, last in ((0, len(content)), (0, len(content.rstrip())), (lead, len(content)), (lead, len(content.rstrip()))):
+        for first, last in (
+            (0, len(content)),
+            (0, len(content.rstrip())),
+            (lead, len(content)),
+            (lead, len(content.rstrip())),
+        ):
             if place >= first and text.startswith(content[first:last], place):
                 return place - first, (first, last)
         return -1, None

@@ -36,7 +36,10 @@ def length_rule(config: Any) -> LengthRule | None:
         Of the language model (`get_text_config(decoder=True)`).
     """
     found = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    for own in (found, *(value for value in found.values() if isinstance(value, dict))):  # some have one per kind of layer
+    for own in (
+        found,
+        *(value for value in found.values() if isinstance(value, dict)),
+    ):  # some have one per kind of layer
         kind = str(own.get("rope_type", ""))
         if kind == "longrope":
             return LengthRule(kind, int(own.get("original_max_position_embeddings") or config.max_position_embeddings))

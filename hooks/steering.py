@@ -285,7 +285,9 @@ class _Applied:
         if what.written and positions in ("prompt", "generated", "response"):
             first, last = int(what.start[0]), int(what.end[0])
             beyond = last + what.written
-            low, high = {"prompt": (first, last), "generated": (last + 1, beyond), "response": (last, beyond)}[positions]
+            low, high = {"prompt": (first, last), "generated": (last + 1, beyond), "response": (last, beyond)}[
+                positions
+            ]
             return torch.arange(low, high + 1, device=what.end.device).expand(self.batch, -1)
         if positions in ("prompt", "generated"):
             return "all" if positions == "prompt" else "none"

@@ -13,19 +13,21 @@ import json
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from tqdm import tqdm
 
 from .. import store
 from ..analysis import splits
 from ..errors import RequestError
 from ..hooks import CapturedBatch, Extractor, join
+from ..hooks.differences import entropy_tolerance
 from ..hooks.directions import (
     METHODS,
     LinearProbe,
@@ -82,8 +84,9 @@ class SteerConfig:
         Seeds the split, the sample, the random directions and the bootstrap.
     resamples : int
     level : float
-    model, dtype, device, batch_tokens : optional
-        In place of the run's own.
+    model, revision, dtype, device, batch_tokens : optional
+        In place of the run's own. A model given by another name must still be the run's: its sizes and its tokenizer are
+        compared, its revision where both have one of the same kind, and the entropies of the unsteered prompts.
     """
 
     run: str | os.PathLike[str]
@@ -108,6 +111,7 @@ class SteerConfig:
     resamples: int = 1000
     level: float = 0.95
     model: str | None = None
+    revision: str | None = None
     dtype: str | None = None
     device: str | None = None
     batch_tokens: int | None = None
@@ -129,6 +133,11 @@ class SteerConfig:
                 raise RequestError(f"{name} must be a whole number of at least {least}, found {value!r}")
         if not 0 < self.level < 1:
             raise RequestError(f"level must lie between 0 and 1, found {self.level!r}")
+        if self.positions == "generated" and not self.generate:
+            raise RequestError(
+                "positions='generated' steers what the model writes, and nothing is to be generated; choose other "
+                "positions, or generate"
+            )
         if self.layer is None and self.vector is None:
             raise RequestError("say where to steer: give a layer, or a saved vector")
 
@@ -163,27 +172,41 @@ def run_steer(config: SteerConfig, *, progress: bool = True, extractor: Extracto
     vector, probe, held_out = _learn(config, run, chosen)
     states = held_out.states
     wants_text = config.generate and states["correct"].notna().any()
+    if config.positions == "generated" and not wants_text:
+        raise RequestError(
+            "positions='generated' steers what the model writes, but the run was made without generating; choose other positions"
+        )
     if extractor is None:
         extractor = _load(config, run)
-    _same_model(extractor, run)
+    _same_model(extractor.manifest(), run.manifest["capture"], "this is")
     steerings = _doses(config, vector)
     for dose in steerings.values():
         dose.check_model(extractor)
     work = _Work.of(held_out, extractor, config, bool(wants_text))
     probe_layer = _probe_layer(config, chosen)
     frames = []
+    drift = math.nan
     total = (1 + len(steerings)) * len(states)
-    with tqdm(total=total, unit="state", disable=not progress, file=sys.stderr, dynamic_ncols=True) as bar:
-        for (direction, scale), steering in {(BASELINE, 0.0): None, **steerings}.items():
-            bar.set_description(f"{direction} {scale:+g}" if steering else direction)
-            frames.append(_measure(work, steering, probe, probe_layer, bar).assign(direction=direction, scale=scale))
+    share_prefix, extractor.share_prefix = (
+        extractor.share_prefix,
+        "never",
+    )  # as under a steering, so that pairs differ by it alone
+    try:
+        with tqdm(total=total, unit="state", disable=not progress, file=sys.stderr, dynamic_ncols=True) as bar:
+            for (direction, scale), steering in {(BASELINE, 0.0): None, **steerings}.items():
+                bar.set_description(f"{direction} {scale:+g}" if steering else direction)
+                frame = _measure(work, steering, probe, probe_layer, bar)
+                if steering is None:
+                    drift = _drift(frame, states, extractor, run)
+                frames.append(frame.assign(direction=direction, scale=scale))
+        capture = extractor.manifest()
+    finally:
+        extractor.share_prefix = share_prefix
     outcomes = pd.concat(frames, ignore_index=True)
-    baseline = frames[0]
-    drift = float(np.abs(baseline["entropy_bits"].to_numpy() - states["entropy_bits"].to_numpy(float)).max())
     settings: dict[str, Any] = {"resamples": config.resamples, "level": config.level, "seed": config.seed}
     summary = {
         "run": os.path.basename(str(run.path).rstrip("/")),
-        "model": extractor.manifest()["model"],
+        "model": capture["model"],
         "site": vector.site,
         "layer": vector.layer,
         "mode": config.mode,
@@ -203,7 +226,7 @@ def run_steer(config: SteerConfig, *, progress: bool = True, extractor: Extracto
         "baseline_entropy_drift_bits": drift,
         **settings,
         "provenance": dict(vector.provenance),
-        "capture": extractor.manifest(),
+        "capture": capture,
     }
     return SteerReport(dose_response(outcomes, **settings), slopes(outcomes, **settings), outcomes, vector, summary)
 
@@ -230,6 +253,7 @@ def _learn(config: SteerConfig, run: store.Run, chosen: store.Run) -> tuple[Stee
         vector = SteeringVector.load(config.vector)
         if config.layer is not None and config.layer % _depth(chosen) != vector.layer:
             raise RequestError(f"the saved vector is for layer {vector.layer}, but layer {config.layer} was asked for")
+        _same_model(vector.provenance, run.manifest["capture"], "the saved vector was made with")
         seen |= set(vector.train_items) | set(vector.validation_items)
     data = TrainingStates.read(
         chosen,
@@ -302,23 +326,54 @@ def _doses(config: SteerConfig, vector: SteeringVector) -> dict[tuple[str, float
 
 def _load(config: SteerConfig, run: store.Run) -> Extractor:
     capture, own = run.manifest["capture"], run.config
+    revision = config.revision
+    if revision is None and config.model is None and not _is_checksum(capture["model_revision"]):
+        revision = capture["model_revision"]  # the commit that the run was made of, wherever its branch stands now
     return Extractor.from_pretrained(
         config.model or capture["model"],
         dtype=config.dtype or capture["dtype"],
         device=config.device,
+        revision=revision,
         batch_tokens=config.batch_tokens or own.get("batch_tokens"),
     )
 
 
-def _same_model(extractor: Extractor, run: store.Run) -> None:
-    """Refuse a model other than the run's."""
-    mine, stored = extractor.manifest(), run.manifest["capture"]
+def _is_checksum(revision: str | None) -> bool:
+    """Whether a revision is the checksum of local files rather than a Hub commit."""
+    return revision is not None and revision.startswith("sha256:")
+
+
+def _same_model(mine: Mapping[str, Any], stored: Mapping[str, Any], whose: str) -> None:
+    """Refuse a model other than the run's, by what both say of it."""
     for name in ("model_type", "n_layers", "d_model", "tokenizer_hash", "model_revision"):
-        if None not in (mine.get(name), stored.get(name)) and mine[name] != stored[name]:
-            raise RequestError(
-                f"the run was made with a model whose {name} is {stored[name]}, but this one's is {mine[name]}; "
-                "give the run's own model"
-            )
+        a, b = mine.get(name), stored.get(name)
+        if a is None or b is None or a == b or (name == "model_revision" and _is_checksum(a) != _is_checksum(b)):
+            continue
+        raise RequestError(
+            f"the run was made with a model whose {name} is {b}, but {whose} one whose {name} is {a}; "
+            "give what belongs to the run's own model"
+        )
+
+
+def _drift(baseline: pd.DataFrame, states: pd.DataFrame, extractor: Extractor, run: store.Run) -> float:
+    """Largest difference of the unsteered entropies from those of the run, in bits.
+
+    Raises
+    ------
+    RequestError
+        If the dtypes do not explain it: then these are not the run's own weights, whatever they call themselves.
+    """
+    apart = np.abs(baseline["entropy_bits"].to_numpy() - states["entropy_bits"].to_numpy(float))
+    allowed = max(
+        entropy_tolerance(getattr(torch, d)) for d in (extractor.manifest()["dtype"], run.manifest["capture"]["dtype"])
+    )
+    typical, most = float(np.median(apart)), float(apart.max())
+    if not (typical <= allowed and most <= 4 * allowed):
+        raise RequestError(
+            f"the unsteered entropies differ from the run's by {typical:.3g} bits in the median and {most:.3g} at most, more "
+            f"than the dtypes explain ({allowed:g}); the weights are not those that the run was made with: give its own model"
+        )
+    return most
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def run_study(config: StudyConfig, *, progress: bool = True, extractor: Extracto
             config.backend,
             config.dtype,
             config.device,
-            config.revision,
+            source.revision if source.kind == "hub" else None,
             batch_tokens=asked["batch_tokens"],
             share_prefix=config.share_prefix,
             compile=config.compile,

@@ -80,9 +80,7 @@ def test_generation_across_the_limit_equals_generation_without_a_cache(steered: 
 
     def generate() -> None:
         for captured in ex.stream(ex.render(PROMPTS), keep_cache=True):
-            for row, out in zip(
-                captured.batch.rows, continue_greedily(model, ex.tokenizer, captured, 16), strict=True
-            ):
+            for row, out in zip(captured.batch.rows, continue_greedily(model, ex.tokenizer, captured, 16), strict=True):
                 written[row] = list(out.token_ids)
 
     if steering is None:

@@ -326,9 +326,7 @@ def test_the_models_own_generate(family: str, positions: str) -> None:
     padded = family not in ("jamba", "mamba")  # transformers' own generate lets padding into a recurrent state
     groups = [list(range(len(PROMPTS)))] if padded else [[i] for i in range(len(PROMPTS))]
     for own in groups:
-        batch = ex.tokenizer(
-            [PROMPTS[i] for i in own], return_tensors="pt", padding=True, return_token_type_ids=False
-        )
+        batch = ex.tokenizer([PROMPTS[i] for i in own], return_tensors="pt", padding=True, return_token_type_ids=False)
         with Steering("resid_post", 1, v, [scales[i] for i in own], positions).on(ex):
             out = ex.model.generate(**batch, max_new_tokens=STEPS, do_sample=False)[:, batch["input_ids"].shape[1] :]
         for i, row in zip(own, out, strict=True):

@@ -191,7 +191,7 @@ def test_no_outcomes_at_all() -> None:
 
 
 def test_file_of_a_vector(tmp_path: Path) -> None:
-    from safetensors.numpy import load_file
+    from safetensors.numpy import load_file, save_file
 
     made = steering_vector(fake_run(40, ("baseline", "cot")), 1, method="probe")
     made.save(tmp_path / "v.safetensors")
@@ -205,7 +205,10 @@ def test_file_of_a_vector(tmp_path: Path) -> None:
     steering = back.steering(-2.0, "boundary")
     assert (steering.site, steering.layer, steering.scale, steering.positions) == ("resid_post", 1, -2.0, "boundary")
     (tmp_path / "broken").write_bytes(b"\x08\0\0\0\0\0\0\0nonsense")
-    for name in ("broken", "absent"):
+    for name, words in (("poor", "{}"), ("list", "[]"), ("none", None)):
+        metadata = None if words is None else {"precollapse_steering_vector": words}
+        save_file({"vector": made.vector.numpy()}, tmp_path / name, metadata=metadata)
+    for name in ("broken", "absent", "poor", "list", "none"):
         with pytest.raises(RequestError, match="cannot be read as a steering vector"):
             SteeringVector.load(tmp_path / name)
 
@@ -424,6 +427,7 @@ def test_greedy_continuation_is_untouched_afterwards(study: tuple[store.Run, Ext
         ({"layer": 1, "method": "pca"}, "method 'pca' is unknown"),
         ({"layer": 1, "controls": -1}, "controls must be a whole number of at least 0"),
         ({}, "say where to steer"),
+        ({"layer": 1, "positions": "generated", "generate": False}, "nothing is to be generated"),
     ],
 )
 def test_settings_are_checked(options: dict[str, Any], message: str) -> None:
@@ -444,5 +448,120 @@ def test_what_the_run_lacks_is_said(study: tuple[store.Run, Extractor]) -> None:
     from precollapse.hooks.small_models import small_model, small_tokenizer
 
     other = Extractor(small_model("gpt2"), small_tokenizer(), check=False)
-    with pytest.raises(RequestError, match="model_type is llama, but this one's is gpt2"):
+    with pytest.raises(RequestError, match="model_type is llama, but this is one whose model_type is gpt2"):
         run_steer(SteerConfig(run.path, 1, target="entropy_bits"), progress=False, extractor=other)
+
+
+# -- the run's own model ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hub(tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A Hub cache of one repository whose branch can be moved to another commit, as a push would."""
+    import shutil
+
+    import huggingface_hub.constants as constants
+    import transformers.utils.hub as hub_module
+
+    root = tmp_path / "hub"
+    place = root / "models--lab--tiny"
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(root))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    for name in ("TRANSFORMERS_CACHE", "HF_HUB_CACHE"):
+        if hasattr(hub_module, name):
+            monkeypatch.setattr(hub_module, name, str(root))
+
+    def push(commit: str, seed: int | None) -> None:
+        folder = place / "snapshots" / commit
+        shutil.copytree(tiny_folder, folder)
+        if seed is not None:
+            from transformers import AutoModelForCausalLM
+
+            model = AutoModelForCausalLM.from_pretrained(folder)
+            torch.manual_seed(seed)
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.add_(0.1 * torch.randn_like(parameter))
+            model.save_pretrained(folder)
+        (place / "refs").mkdir(exist_ok=True)
+        (place / "refs" / "main").write_text(commit)
+
+    return push
+
+
+def test_a_hub_model_is_the_commit_that_the_run_was_made_of(hub: Any, tmp_path: Path, capsys: Any) -> None:
+    first, second = "a" * 40, "b" * 40
+    hub(first, None)
+    config = StudyConfig(
+        tmp_path / "run.zarr",
+        "lab/tiny",
+        ("builtin_choice",),
+        n=12,
+        regimes=("baseline",),
+        generate=False,
+        template="raw",
+    )
+    run = run_study(config, progress=False)
+    assert run.manifest["capture"]["model_revision"] == first, "a branch is no revision"
+    hub(second, 7)
+    asked = {"layer": 1, "target": "entropy_bits", "scales": (2,), "controls": 0, "generate": False, "resamples": 20}
+    made = run_steer(SteerConfig(run.path, **asked), progress=False)
+    assert made.summary["capture"]["model_revision"] == first and made.summary["baseline_entropy_drift_bits"] < 1e-4
+    with pytest.raises(
+        RequestError, match=f"model_revision is {first}, but this is one whose model_revision is {second}"
+    ):
+        run_steer(SteerConfig(run.path, revision="main", **asked), progress=False)
+    from precollapse.cli import main
+
+    words = ["steer", str(run.path), "--layer", "1", "--target", "entropy_bits", "--no-generate", "--quiet"]
+    assert main([*words, "--model", "lab/tiny", "--revision", second]) == 2
+    assert "model_revision" in capsys.readouterr().err
+
+
+def test_other_weights_are_refused_by_their_entropies(study: tuple[store.Run, Extractor]) -> None:
+    """A model object carries no revision: what it computes must tell."""
+    import copy
+
+    run, ex = study
+    asked = SteerConfig(run.path, 1, (2,), "entropy_bits", controls=0, generate=False, resamples=20)
+    model = copy.deepcopy(ex.model)
+    same = run_steer(asked, progress=False, extractor=Extractor(model, ex.tokenizer, check=False))
+    assert same.summary["baseline_entropy_drift_bits"] < 1e-4
+    with torch.no_grad():
+        model.model.layers[0].mlp.down_proj.weight.mul_(1.05)
+    with pytest.raises(RequestError, match="unsteered entropies differ from the run's by .* bits in the median"):
+        run_steer(asked, progress=False, extractor=Extractor(model, ex.tokenizer, check=False))
+    half = Extractor(copy.deepcopy(ex.model).bfloat16(), ex.tokenizer, check=False)
+    assert run_steer(asked, progress=False, extractor=half).summary["baseline_entropy_drift_bits"] > 1e-4
+
+
+def test_a_vector_of_another_model_is_refused(study: tuple[store.Run, Extractor], report: Any, tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    run, ex = study
+    for name, value in (("model_revision", "sha256:0"), ("tokenizer_hash", "0"), ("n_layers", 30), ("d_model", 64)):
+        replace(report.vector, provenance={**report.vector.provenance, name: value}).save(tmp_path / "v.safetensors")
+        config = SteerConfig(run.path, vector=tmp_path / "v.safetensors", target="entropy_bits", controls=0)
+        with pytest.raises(RequestError, match=f"the saved vector was made with one whose {name} is"):
+            run_steer(config, progress=False, extractor=ex)
+
+
+def test_the_baseline_runs_as_the_doses_do(study: tuple[store.Run, Extractor], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a steering no prefix is shared; the unsteered side of each pair must not share one either."""
+    run, ex = study
+    modes = []
+    passes = Extractor._passes
+
+    def watched(self: Extractor, *arguments: Any) -> Any:
+        modes.append("never" if self.steerings else self.share_prefix)
+        return passes(self, *arguments)
+
+    monkeypatch.setattr(Extractor, "_passes", watched)
+    monkeypatch.setattr(ex, "share_prefix", "always")
+    made = run_steer(
+        SteerConfig(run.path, 1, (2,), "entropy_bits", controls=0, generate=False, resamples=20),
+        progress=False,
+        extractor=ex,
+    )
+    assert len(modes) >= 2 and set(modes) == {"never"} and ex.share_prefix == "always"
+    assert made.summary["capture"]["share_prefix"] == "never"
