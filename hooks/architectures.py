@@ -108,8 +108,8 @@ _TABLE: dict[tuple[str, ...], Layout] = {
         "minimax_m2",
         "dots1",
         "hunyuan_v1_dense",
-        "apertus",
     ): _PRE_NORM,
+    ("apertus",): Layout("model.layers", "model.norm", {**_LLAMA, "resid_mid": Tap("feedforward_layernorm", "input")}),
     ("gemma2", "gemma3_text"): Layout("model.layers", "model.norm", _SANDWICH),
     ("olmo2", "olmo3"): Layout("model.layers", "model.norm", {**_SANDWICH, "resid_mid": Tap("mlp", "input")}),
     ("glm4",): Layout(

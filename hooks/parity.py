@@ -32,6 +32,8 @@ from .unembedding import row_statistics
 IMPLEMENTATIONS = ("eager", "sdpa", "flex_attention")
 PADDINGS = ("none", "right", "left")
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
+RECURRENT = ("mamba", "mamba2", "falcon_mamba")
+"""Model types whose hidden_states begin with the first block's output, where those of all others begin with the embeddings."""
 LAYERS = 2
 PROMPTS = 16
 
@@ -152,7 +154,7 @@ def _model(family: str, implementation: str, dtype: str) -> Any:
 def _model_skip(family: str, implementation: str, dtype: str) -> str:
     if implementation == "flex_attention" and family == "gpt_oss":
         return "transformers' flex attention has no sinks on a CPU"
-    if FAMILIES[family].model_type in ("mamba", "mamba2") and implementation != "eager":
+    if FAMILIES[family].model_type in RECURRENT and implementation != "eager":
         return "it has no attention, so there is one implementation"
     if implementation == "flex_attention" and dtype == "float64":
         return "flex attention has no float64 on a CPU"
@@ -163,8 +165,7 @@ def _truth(model: Any, family: str, implementation: str, dtype: str) -> _Truth:
     eager = model if implementation == "eager" else _model(family, "eager", dtype)
     posts: list[torch.Tensor] = []
     finals, entropy, attentions = [], [], []
-    # Mamba's hidden_states begin with the first block's output, those of all others with the embeddings.
-    first = 0 if FAMILIES[family].model_type in ("mamba", "mamba2") else 1
+    first = 0 if FAMILIES[family].model_type in RECURRENT else 1
     for prompt in prompts():
         ids = torch.tensor([prompt])
         with torch.no_grad(), _uncompiled(implementation):

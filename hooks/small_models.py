@@ -30,8 +30,6 @@ class Family:
         Transformers' name of the family.
     settings : dict
         What its config is given beside the common sizes.
-    rename : dict of str to str
-        Common sizes that this family's config calls otherwise.
     note : str
         What this configuration exercises.
     """
@@ -145,6 +143,54 @@ FAMILIES: dict[str, Family] = {
     "stablelm-parallel": Family("stablelm", {**_GQA, "use_parallel_residual": True}, "parallel residual"),
     "starcoder2": Family("starcoder2", {**_GQA, "sliding_window": 5}, "layer norms, biases, window"),
     "phi": Family("phi", {}, "parallel, bias on the unembedding"),
+    "ministral": Family("ministral", {**_GQA, "sliding_window": 5, "head_dim": 8}, "window"),
+    "phimoe": Family(
+        "phimoe",
+        {**_GQA, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 5, "lm_head_bias": True},
+        "experts, layer norms, window, bias on the unembedding",
+    ),
+    "olmo": Family("olmo", {**_GQA, "clip_qkv": 2.0}, "norms without weights, clipped projections"),
+    "olmoe": Family("olmoe", {**_GQA, "num_experts": 4, "num_experts_per_tok": 2}, "experts, norms on q and k"),
+    "seed_oss": Family("seed_oss", {**_GQA, "head_dim": 8, "attention_bias": True}, "biases on q, k, v"),
+    "ernie4_5": Family("ernie4_5", {**_GQA, "head_dim": 8}, "interleaved rotary"),
+    "arcee": Family("arcee", _GQA, "squared ReLU"),
+    "helium": Family("helium", {**_GQA, "head_dim": 8}, "interleaved rotary"),
+    "minimax_m2": Family(
+        "minimax_m2",
+        {**_GQA, "num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16, "rotary_dim": 8},
+        "experts, partial rotary, norms on q and k",
+    ),
+    "dots1": Family(
+        "dots1",
+        {
+            **_GQA,
+            "head_dim": 16,
+            "n_routed_experts": 4,
+            "n_shared_experts": 1,
+            "n_group": 2,
+            "topk_group": 1,
+            "num_experts_per_tok": 2,
+            "first_k_dense_replace": 1,
+            "moe_intermediate_size": 32,
+        },
+        "experts after a dense block, norms on q and k",
+    ),
+    "hunyuan_v1_dense": Family("hunyuan_v1_dense", {**_GQA, "head_dim": 16}, "norms on q and k after rotary"),
+    "apertus": Family(
+        "apertus",
+        {
+            **_GQA,
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 10000.0,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 16,
+            },
+        },
+        "xIELU, scaled rotary, norms named by part",
+    ),
     "deepseek_v2": Family("deepseek_v2", {**_MLA, "topk_method": "greedy"}, "latent attention, experts"),
     "deepseek_v3": Family("deepseek_v3", _MLA, "latent attention (values narrower than keys), experts"),
     "gpt_oss": Family(
@@ -158,6 +204,7 @@ FAMILIES: dict[str, Family] = {
         "smollm3", {**_GQA, "no_rope_layer_interval": 2, "pad_token_id": 0}, "layers without rotary embedding"
     ),
     "mamba": Family("mamba", {**_SSM, "time_step_rank": 4}, "no attention"),
+    "falcon_mamba": Family("falcon_mamba", {**_SSM, "time_step_rank": 4}, "no attention, norms inside the mixer"),
     "mamba2": Family("mamba2", {**_SSM, "num_heads": 8, "head_dim": 8, "n_groups": 2, "chunk_size": 8}, "no attention"),
     "jamba": Family(
         "jamba",

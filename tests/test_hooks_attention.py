@@ -17,7 +17,7 @@ from precollapse.hooks.backends.protocol import Request
 from precollapse.hooks.boundary import assemble
 from precollapse.hooks.small_models import FAMILIES, small_model, small_tokenizer
 
-ATTENDING = tuple(f for f in FAMILIES if f not in ("mamba", "mamba2"))
+ATTENDING = tuple(f for f in FAMILIES if f not in ("mamba", "mamba2", "falcon_mamba"))
 # transformers' eager Falcon adds the ALiBi biases twice, so its eager weights are not those of its sdpa.
 IMPLEMENTATION = {"falcon-alibi": "eager"}
 PROMPTS = [tuple(range(5, 5 + n)) for n in (1, 12, 7)]
@@ -185,7 +185,7 @@ def test_hybrid_has_missing_rows_not_zeros() -> None:
         ex.capture("abcdef", attention="rows", layers=[0])
 
 
-@pytest.mark.parametrize("family", ["mamba", "mamba2"])
+@pytest.mark.parametrize("family", ["mamba", "mamba2", "falcon_mamba"])
 def test_no_attention_is_said(family: str) -> None:
     ex = Extractor(small_model(family), small_tokenizer(), check=False)
     assert not supports_attention(ex.backend.architecture)

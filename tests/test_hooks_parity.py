@@ -6,11 +6,16 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+import torch
 
-from precollapse.hooks.backends import BACKENDS
-from precollapse.hooks.parity import Cell, measure
+from precollapse.hooks.architectures import LAYOUTS
+from precollapse.hooks.backends import BACKENDS, make_backend
+from precollapse.hooks.backends.protocol import Request
+from precollapse.hooks.boundary import assemble
+from precollapse.hooks.differences import relative_difference
+from precollapse.hooks.parity import RECURRENT, Cell, measure
 from precollapse.hooks.parity_page import errors_table, page, sites_table, skips
-from precollapse.hooks.small_models import FAMILIES
+from precollapse.hooks.small_models import FAMILIES, small_model
 
 PAGE = Path(__file__).parents[1] / "docs" / "models.md"
 AGAIN = ("gemma2", "falcon-alibi")
@@ -28,6 +33,27 @@ def lines() -> list[str]:
 @pytest.fixture(scope="module")
 def cells() -> list[Cell]:
     return [cell for family in AGAIN for cell in measure(family, installed())]
+
+
+def test_every_architecture_of_the_table_is_tried() -> None:
+    assert set(LAYOUTS) <= {family.model_type for family in FAMILIES.values()}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_padded_batch_of_every_family_equals_its_own_hidden_states(family: str) -> None:
+    """One cell of each family at every run of the tests; the whole matrix is `make matrix`."""
+    model = small_model(family)
+    backend = make_backend(model)
+    prompts = [tuple(range(5, 5 + n)) for n in (13, 1, 8)]
+    batch = assemble(range(3), prompts, 0, "right")
+    got = backend.rows(batch, Request(("resid_post",), (0, 1), batch.boundary[:, None]))
+    first = 0 if FAMILIES[family].model_type in RECURRENT else 1
+    for i, prompt in enumerate(prompts):
+        with torch.no_grad():
+            hidden = model(input_ids=torch.tensor([prompt]), output_hidden_states=True, use_cache=False).hidden_states
+        own = torch.stack([h[0, -1] for h in hidden[first:-1]])
+        assert relative_difference(got.sites["resid_post"][i, 0, : len(own)], own) < 1e-5
+        assert relative_difference(got.final_norm[i, 0], hidden[-1][0, -1]) < 1e-5
 
 
 def test_every_family_stands_in_the_page_as_it_is(lines: list[str]) -> None:
