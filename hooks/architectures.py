@@ -221,6 +221,8 @@ class Architecture:
         Query heads per attention layer, 0 where there is none.
     width : int
         Width of the residual stream (d).
+    final_width : int
+        Width of what the unembedding reads.
     """
 
     model_type: str
@@ -237,6 +239,7 @@ class Architecture:
     multipliers: Mapping[str, float]
     heads: int
     width: int
+    final_width: int
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -246,7 +249,16 @@ class Architecture:
     @property
     def head_width(self) -> int:
         """Width of one head's output before the output projection (`z`)."""
-        return input_width(self.module(0, "z")) // self.heads
+        return self.site_width("z") // self.heads
+
+    def site_width(self, site: str, layer: int = 0) -> int:
+        """Values per token at a site: d, all heads together for `z`, what the unembedding reads for `final_norm`.
+
+        The last differs from d where a model projects its states before the unembedding, as OPT-350m does.
+        """
+        if site == "z":
+            return input_width(self.module(layer, "z"))
+        return self.width if site != "final_norm" else self.final_width
 
     def require(self, site: str) -> None:
         """Raise RequestError when this model has no such site, saying why and what it has."""
@@ -264,10 +276,40 @@ class Architecture:
 
 
 def input_width(module: Any) -> int:
-    """Input width of an output projection, plain or quantised, Linear or GPT-2's Conv1D."""
+    """Input width of an output projection, plain or quantised, Linear or GPT-2's Conv1D.
+
+    Raises
+    ------
+    RequestError
+        If the module is of a kind that does not say it.
+    """
     module = unwrapped(module)
-    width = getattr(module, "in_features", None) or getattr(module, "nx", None)
-    return int(width) if width else int(module.weight.shape[0])
+    width = _declared_width(module)
+    if width:
+        return width
+    if isinstance(getattr(module, "nf", None), int) and getattr(module.weight, "ndim", 0) == 2:
+        return int(module.weight.shape[0])  # GPT-2's Conv1D, whose weight is [input, output]
+    raise RequestError(
+        f"{type(module).__name__} does not say how wide its input is, so `z` cannot be read there; leave that site out"
+    )
+
+
+def output_width(module: Any) -> int | None:
+    """Output width of an unembedding, plain or packed; None where it does not say."""
+    module = unwrapped(module)
+    for name in ("out_features", "outfeatures"):
+        if isinstance(value := getattr(module, name, None), int):
+            return value
+    weight = getattr(module, "weight", None)
+    return int(weight.shape[0]) if getattr(weight, "ndim", 0) == 2 else None
+
+
+def _declared_width(module: Any) -> int | None:
+    """The input width that a module declares; packed weights have other shapes than the matrix they stand for."""
+    for name in ("in_features", "infeatures", "nx"):
+        if isinstance(value := getattr(unwrapped(module), name, None), int):
+            return value
+    return None
 
 
 def unwrapped(module: Any) -> Any:
@@ -345,6 +387,9 @@ def describe(model: Any) -> Architecture:
         if "z" in taps or "attn_out" in taps or source == "structure"
         else 0,
         width=int(config.hidden_size),
+        final_width=int(
+            _declared_width(head) or getattr(config, "word_embed_proj_dim", None) or config.hidden_size  # OPT's name
+        ),
     )
 
 

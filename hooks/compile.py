@@ -21,7 +21,7 @@ from torch.nn import functional
 from ..errors import CaptureError, RequestError
 from ..kernels.gather_rows import FORMS
 from ..kernels.registry import choose
-from .architectures import Architecture, input_width
+from .architectures import Architecture
 from .backends.protocol import Backend, Request, Rows
 from .boundary import Batch
 from .differences import relative_difference
@@ -137,9 +137,7 @@ class _Program:
         placed = replace(architecture, backbone=self.backbone, blocks=[twins[id(b)] for b in architecture.blocks])
         self.widths = {}
         for site in request.sites:
-            self.widths[site] = (
-                input_width(placed.module(request.layers[0], "z")) if site == "z" else architecture.width
-            )
+            self.widths[site] = architecture.site_width(site, request.layers[0])
             tap = placed.taps[site]
             for slot, layer in enumerate(request.layers):
                 module = placed.module(layer, site)

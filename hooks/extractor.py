@@ -16,6 +16,7 @@ import torch
 
 from ..errors import CaptureError, RequestError
 from . import models, passes
+from .architectures import output_width
 from .attention import summarise, why_no_attention
 from .backends import make_backend
 from .backends.protocol import Request, Rows
@@ -302,8 +303,7 @@ class Extractor:
             raise RequestError(
                 f"backend {self.backend.name!r} gives no cache, so generation cannot go on from its capture"
             )
-        head: Any = self.backend.architecture.head
-        vocabulary = int(head.weight.shape[0]) if hasattr(head, "weight") else len(self.tokenizer)
+        vocabulary = output_width(self.backend.architecture.head) or len(self.tokenizer)
         if isinstance(top_k, bool) or not isinstance(top_k, int) or not 0 <= top_k <= vocabulary:
             raise RequestError(
                 f"top_k must be a whole number between 0 and the vocabulary size {vocabulary}, found {top_k!r}"

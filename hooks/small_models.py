@@ -106,6 +106,11 @@ FAMILIES: dict[str, Family] = {
     "opt-post-norm": Family(
         "opt", {"ffn_dim": 64, "word_embed_proj_dim": 32, "do_layer_norm_before": False}, "norm after each addition"
     ),
+    "opt-projected": Family(
+        "opt",
+        {"ffn_dim": 64, "word_embed_proj_dim": 16, "do_layer_norm_before": False},
+        "states projected to half their width before the unembedding (OPT-350m)",
+    ),
     "bloom": Family("bloom", {}, "ALiBi, residual added inside the attention module"),
     "falcon": Family(
         "falcon",

@@ -20,7 +20,7 @@ import torch
 
 from ..errors import CaptureError, RequestError
 from . import passes
-from .architectures import SITES, Architecture, Tap, input_width
+from .architectures import SITES, Architecture, Tap
 from .boundary import boundary_index
 from .selection import resolve_layers, resolve_sites
 from .taps import first_input, first_tensor
@@ -198,11 +198,7 @@ class _Applied:
         self.layer = None if steering.layer is None else resolve_layers(int(steering.layer), extractor.n_layers)[0]
         self.tap = self.architecture.taps.get(steering.site, Tap("", "output"))
         self.multiplier = self.architecture.multipliers.get(self.tap.multiplier or "", 1.0)
-        width = (
-            input_width(self.architecture.module(self.layer, "z"))
-            if steering.site == "z" and self.layer is not None
-            else self.architecture.width
-        )
+        width = self.architecture.site_width(steering.site, self.layer or 0)
         if steering.vector.shape[-1] != width:
             raise RequestError(
                 f"the steering vector has {steering.vector.shape[-1]} values, but {steering.site} of this "

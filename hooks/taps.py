@@ -15,7 +15,7 @@ import torch
 
 from ..errors import CaptureError
 from ..kernels import gather_rows
-from .architectures import Architecture, Tap, input_width
+from .architectures import Architecture, Tap
 from .sections import section
 
 
@@ -65,9 +65,7 @@ class RowBuffers:
         batch = positions.shape[0]
         self.buffers: dict[str, torch.Tensor] = {}
         for site in self.sites:
-            width = architecture.width
-            if site == "z":
-                width = input_width(architecture.module(self.layers[0], "z"))
+            width = architecture.site_width(site, self.layers[0])
             self.buffers[site] = torch.empty(
                 (len(self.columns), batch, len(self.layers), width), dtype=dtype, device=device
             )

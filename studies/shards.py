@@ -129,7 +129,7 @@ class Recipe:
         specs = {}
         for site in self.config.sites:
             if site == "final_norm":
-                specs[site] = store.ArraySpec((architecture.width,), self.dtype, None)
+                specs[site] = store.ArraySpec((architecture.final_width,), self.dtype, None)
             elif site == "z":
                 specs[site] = store.ArraySpec((n, architecture.heads, architecture.head_width), self.dtype, self.layers)
             else:

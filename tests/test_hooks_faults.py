@@ -213,6 +213,32 @@ class Rounded(torch.nn.Module):
         return x @ (self.weight.to(x.dtype) * self.scale[:, None].to(x.dtype)).T
 
 
+class Packed(torch.nn.Module):
+    """4-bit weights, eight to an int32, with a scale per output, under the names that GPTQ uses."""
+
+    def __init__(self, linear: torch.nn.Linear) -> None:
+        super().__init__()
+        self.infeatures, self.outfeatures = linear.in_features, linear.out_features
+        self.register_buffer("scales", linear.weight.abs().amax(1) / 7)
+        whole = ((linear.weight / self.scales[:, None]).round() + 8).to(torch.int32).T  # [in, out]
+        shifts = torch.arange(0, 32, 4, dtype=torch.int32)[:, None]
+        self.register_buffer("shifts", shifts)
+        self.register_buffer("qweight", (whole.unflatten(0, (-1, 8)) << shifts).sum(1).to(torch.int32))
+        self.bias = linear.bias
+
+    def matrix(self) -> torch.Tensor:
+        whole = (self.qweight[:, None] >> self.shifts) & 15
+        return (whole.flatten(0, 1).to(self.scales.dtype).T - 8) * self.scales[:, None]
+
+    def plain(self) -> torch.nn.Linear:
+        made = torch.nn.Linear(self.infeatures, self.outfeatures, self.bias is not None, dtype=self.scales.dtype)
+        made.weight.data = self.matrix().contiguous()
+        return made.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(x, self.matrix(), self.bias)
+
+
 class TestUnembeddings:
     def test_a_quantised_one_runs_as_its_module_on_boundary_rows_only(self) -> None:
         model = small_model("gemma2")  # with a softcap after it
@@ -238,6 +264,36 @@ class TestUnembeddings:
         assert not is_plain(model.lm_head)
         hooked = Extractor(model, small_tokenizer()).capture("abc")
         assert abs(hooked.entropy_bits[0] - plain[0]) > 1e-3
+
+    def test_packed_layers_are_captured_as_the_matrices_they_stand_for(self) -> None:
+        """GPTQ and AWQ keep several weights to an integer: no `weight` that is a matrix, only declared widths."""
+        states = []
+        for packed in (False, True):
+            model = small_model("llama", dtype=torch.float64)
+            for name, module in list(model.named_modules()):
+                if isinstance(module, torch.nn.Linear):
+                    made = Packed(module)
+                    owner, _, child = name.rpartition(".")
+                    setattr(model.get_submodule(owner), child, made if packed else made.plain())
+            ex = Extractor(model, small_tokenizer())
+            assert is_plain(model.lm_head) == (not packed)
+            states.append(ex.capture(TEXTS, sites=ex.backend.sites, attention="rows", options=("A", "B"), top_k=99))
+            with pytest.raises(RequestError, match="vocabulary size 99"):
+                ex.capture(TEXTS, top_k=100)
+        plain, own = states
+        for site in plain.sites:
+            torch.testing.assert_close(own[site], plain[site], rtol=1e-9, atol=1e-9)
+        assert own.z.shape == (3, 2, 4, 8)
+        assert own.entropy_bits == pytest.approx(plain.entropy_bits, abs=1e-5)
+        assert own.option_logprobs == pytest.approx(plain.option_logprobs, abs=1e-5)
+
+    def test_a_layer_that_hides_its_width_is_said(self) -> None:
+        model = small_model("llama")
+        model.model.layers[0].self_attn.o_proj = Rounded(model.model.layers[0].self_attn.o_proj)
+        ex = Extractor(model, small_tokenizer(), check=False)
+        assert len(ex.capture("abc", sites=("attn_out",))) == 1
+        with pytest.raises(RequestError, match="Rounded does not say how wide its input is.*leave that site out"):
+            ex.capture("abc", sites=("z",))
 
     def test_one_with_a_patched_forward_runs_as_its_module(self) -> None:
         model = small_model("llama")

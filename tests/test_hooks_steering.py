@@ -42,7 +42,7 @@ def hook_counts(model: Any) -> list[tuple[int, int]]:
 
 # -- what is captured is the changed state ---------------------------------------------------------------------------
 
-FAMILIES = ("llama", "gpt2", "gemma2", "granite", "bloom", "opt", "olmo2", "glm4", "falcon-alibi", "gptj")
+FAMILIES = ("llama", "gpt2", "gemma2", "granite", "bloom", "opt", "opt-projected", "olmo2", "glm4", "falcon-alibi", "gptj")
 SINGLE = ("gpt_oss", "jamba", "mamba2", "mamba")  # parts of these run in float32 only
 
 
@@ -54,7 +54,7 @@ def test_every_site_changes_by_scale_times_vector(family: str) -> None:
     before = ex.capture(PROMPTS, sites)
     parts = {"resid_pre", "attn_out", "mlp_out"} <= set(sites)
     for site in sites:
-        width = before[site][0, 0].numel() if site == "z" else WIDTH
+        width = {"z": before[site][0, 0].numel(), "final_norm": before[site].shape[-1]}.get(site, WIDTH)
         v, layer = vector(1, width), None if site == "final_norm" else 1
         with Steering(site, layer, v, -1.5).on(ex):
             after = ex.capture(PROMPTS, sites)
