@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from ..errors import RequestError
-from . import contrast, statistics
+from . import contrast, statistics, strict_yaml
 from .cells import BASELINE, Cell, RunAnalysis
 from .statistics import Interval, Test
 
@@ -85,33 +85,41 @@ def load(path: str | os.PathLike[str]) -> Family:
     return parse(raw, file)
 
 
-def recorded(manifests: Sequence[Mapping[str, Any]]) -> Family | None:
-    """The study file that runs recorded when they were started; None without one, or when they recorded different ones."""
+def recorded(manifests: Sequence[Mapping[str, Any]]) -> tuple[Family | None, str]:
+    """The study file that runs recorded when they were started, and a remark.
+
+    None without a file, or when the runs do not agree on one; the remark then says which runs differ.
+    """
     texts = {manifest.get(TEXT) for manifest in manifests}
-    text = texts.pop() if len(texts) == 1 else None
-    return None if text is None else parse(str(text).encode(), Path("the file recorded by the run"))
+    if texts <= {None}:
+        return None, ""
+    if len(texts) > 1:
+        return None, (
+            "The runs did not record the same hypothesis file, so none was tested as declared; report them apart, or name "
+            "the file with --hypotheses."
+        )
+    return parse(str(texts.pop()).encode(), Path("recorded by the run")), ""
 
 
 def parse(raw: bytes, file: Path) -> Family:
     """A study file from its bytes; `file` is its name in messages. Raises as `load` does."""
-    import yaml
-
-    try:
-        content = yaml.safe_load(raw)
-    except yaml.YAMLError as error:
-        what = " ".join(str(error).split())
-        raise RequestError(f"The hypothesis file {file} is not valid YAML: {what}") from None
+    content, text = strict_yaml.parse(raw, f"The hypothesis file {file}")
     if not isinstance(content, Mapping) or not isinstance(content.get("hypotheses"), list):
         raise RequestError(f"The hypothesis file {file} needs a list under `hypotheses`.")
+    unknown = sorted(map(str, set(content) - {"alpha", "hypotheses"}))
+    if unknown:
+        raise RequestError(f"The hypothesis file {file} has an unknown field {unknown[0]!r}; known: alpha, hypotheses.")
     alpha = content.get("alpha", 0.05)
     if not isinstance(alpha, int | float) or not 0 < alpha < 1:
         raise RequestError(f"{file}: alpha is {alpha!r}; give a number between 0 and 1.")
+    if not content["hypotheses"]:
+        raise RequestError(f"The hypothesis file {file} declares no hypothesis; list at least one, or leave the file out.")
     found = tuple(_hypothesis(entry, i, file) for i, entry in enumerate(content["hypotheses"]))
     names = [h.id for h in found]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise RequestError(f"{file}: the id {twice[0]!r} is declared twice.")
-    return Family(found, float(alpha), hashlib.sha256(raw).hexdigest(), file.name, raw.decode("utf-8", "replace"))
+    return Family(found, float(alpha), hashlib.sha256(raw).hexdigest(), file.name, text)
 
 
 def _hypothesis(entry: Any, i: int, file: Path) -> Hypothesis:
@@ -119,12 +127,16 @@ def _hypothesis(entry: Any, i: int, file: Path) -> Hypothesis:
     if not isinstance(entry, Mapping):
         raise RequestError(f"{where} is not a mapping of fields.")
     known = set(Hypothesis.__dataclass_fields__)
-    unknown = sorted(set(entry) - known)
+    unknown = sorted(str(name) for name in entry if name not in known)
     if unknown:
         raise RequestError(f"{where} has an unknown field {unknown[0]!r}; known: {', '.join(sorted(known))}.")
-    missing = [name for name in ("id", "test", "benchmark", "regime") if not entry.get(name)]
+    entry = {name: value for name, value in entry.items() if value is not None and value != ""}
+    missing = [name for name in ("id", "test", "benchmark", "regime") if name not in entry]
     if missing:
         raise RequestError(f"{where} lacks {missing[0]!r}.")
+    for name, value in entry.items():
+        if not isinstance(value, str | int | float) or isinstance(value, bool):
+            raise RequestError(f"{where}: {name} is {value!r}; give one name or text (in quotes where YAML reads it otherwise).")
     if entry["test"] not in TESTS:
         raise RequestError(f"{where} asks for the test {entry['test']!r}; choose one of {', '.join(TESTS)}.")
     if entry.get("alternative", "two-sided") not in ("two-sided", "greater", "less"):
@@ -275,9 +287,9 @@ def evaluate(
     asked: set[tuple[str, str, str, str]] = set()
     if family is not None:
         for hypothesis in family.hypotheses:
-            for analysis in _models(analyses, hypothesis):
-                rows.append(_row(hypothesis, analysis, "yes"))
-                asked.add((hypothesis.test, analysis.model, hypothesis.benchmark, hypothesis.regime))
+            about = [a for a in analyses if hypothesis.model in ("", a.model)]
+            rows += [_row(hypothesis, a, "yes") for a in about] or [_elsewhere(hypothesis, analyses)]
+            asked |= {(hypothesis.test, a.model, hypothesis.benchmark, hypothesis.regime) for a in about}
         remarks.append(_recorded(family, manifests))
     declared = list(rows)
     for key in dict.fromkeys(row["family"] for row in declared):
@@ -300,12 +312,11 @@ def evaluate(
     return pd.DataFrame([*declared, *explored]), remarks
 
 
-def _models(analyses: Sequence[RunAnalysis], hypothesis: Hypothesis) -> list[RunAnalysis]:
-    chosen = [a for a in analyses if not hypothesis.model or a.model == hypothesis.model]
-    if not chosen:
-        known = ", ".join(a.model for a in analyses)
-        raise RequestError(f"Hypothesis {hypothesis.id}: there is no model {hypothesis.model!r}; there is: {known}.")
-    return chosen
+def _elsewhere(hypothesis: Hypothesis, analyses: Sequence[RunAnalysis]) -> dict[str, Any]:
+    """A hypothesis about a model that is not in this report: it stays in its family, as one that cannot be tested."""
+    known = ", ".join(a.model for a in analyses)
+    found = _untested(f"the report holds no model {hypothesis.model!r}; it holds {known}", hypothesis.alternative)
+    return _record(hypothesis, hypothesis.model, found, "yes")
 
 
 def _row(hypothesis: Hypothesis, analysis: RunAnalysis, declared: str) -> dict[str, Any]:
@@ -316,6 +327,10 @@ def _row(hypothesis: Hypothesis, analysis: RunAnalysis, declared: str) -> dict[s
         found = _untested(cell.reason if cell else "the runs hold no such cell", hypothesis.alternative)
     else:
         found = TESTS[hypothesis.test](cell, other, hypothesis.alternative, analysis.settings.seed)
+    return _record(hypothesis, analysis.model, found, declared)
+
+
+def _record(hypothesis: Hypothesis, model: str, found: Test, declared: str) -> dict[str, Any]:
     effect = found.effect or Interval(math.nan, math.nan, math.nan)
     return {
         "declared": declared,
@@ -323,7 +338,7 @@ def _row(hypothesis: Hypothesis, analysis: RunAnalysis, declared: str) -> dict[s
         "id": hypothesis.id,
         "statement": hypothesis.statement,
         "test": hypothesis.test,
-        "model": analysis.model,
+        "model": model,
         "benchmark": hypothesis.benchmark,
         "regime": hypothesis.regime,
         "against": hypothesis.against,

@@ -227,7 +227,9 @@ def build(
     transfer = tables.transfer_table(analyses)
     later = tables.after_table(analyses)
     manifests = [dict(run.manifest) for run in runs]
-    tests, remarks = declared.evaluate(analyses, family or declared.recorded(manifests), manifests)
+    recorded, remark = (family, "") if family is not None else declared.recorded(manifests)
+    tests, remarks = declared.evaluate(analyses, recorded, manifests)
+    remarks += [remark] if remark else []
     shown = [
         tables.shown_cells(
             analyses,

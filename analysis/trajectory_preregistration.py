@@ -30,15 +30,18 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import yaml
 
 from ..errors import RequestError
+from . import strict_yaml
 from .statistics import holm
+from .trajectory_statistics import ESTIMATES, PVALUES
 
 _KEYS = {"title", "protocol", "exclusions", "hypotheses", "family", "alpha", "seeds", "outcome"}
 _HYPOTHESIS_KEYS = {"name", "text", "estimate", "criterion", "p"}
-_CRITERION = re.compile(r"\s*(<=|>=|<|>)\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*")
+_CRITERION = re.compile(r"\s*(<=|>=|<|>)\s*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*")
 _ALLOWED_EXCLUSIONS = ("fewer than two points",)
+OUTCOMES = {"majority": "correct_last", "own": "correct_own"}
+"""Column of the outcome that a registration declares: the majority answer at the last prefix, or the chain's own answer."""
 
 
 @dataclass(frozen=True)
@@ -90,18 +93,25 @@ def load_preregistration(path: str | Path) -> Preregistration:
         raise RequestError(
             f"cannot read the preregistration {path} ({error.strerror}); give an existing YAML file"
         ) from error
-    return parse_preregistration(data.decode("utf-8", "replace"), str(path))
+    return _parse(data, f"the preregistration {path}")
 
 
 def parse_preregistration(source: str, where: str = "the preregistration") -> Preregistration:
     """Read a preregistration from its text; see `load_preregistration`."""
-    try:
-        content = yaml.safe_load(source)
-    except yaml.YAMLError as error:
-        raise RequestError(f"{where} is not YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict) or not content.get("hypotheses"):
-        raise RequestError(f"{where} must be a mapping with at least one entry under hypotheses")
+    return _parse(source.encode(), where)
+
+
+def _parse(raw: bytes, where: str) -> Preregistration:
+    content, source = strict_yaml.parse(raw, where)
+    if not isinstance(content, dict) or not isinstance(content.get("hypotheses"), list) or not content["hypotheses"]:
+        raise RequestError(f"{where} must be a mapping with a list of at least one entry under hypotheses")
     _refuse_unknown(content, _KEYS, where)
+    for key in ("family", "exclusions"):
+        value = content.get(key)
+        if isinstance(value, str):
+            content[key] = [value]
+        elif value is not None and not isinstance(value, list):
+            raise RequestError(f"{where}: {key} is {value!r}; give a list")
     hypotheses = tuple(_hypothesis(h, where) for h in content["hypotheses"])
     names = [h.name for h in hypotheses]
     if len(set(names)) != len(names):
@@ -116,15 +126,20 @@ def parse_preregistration(source: str, where: str = "the preregistration") -> Pr
             raise RequestError(
                 f"{where} declares the exclusion {rule!r}; the one that is applied is {_ALLOWED_EXCLUSIONS[0]!r}"
             )
-    alpha = float(content.get("alpha", 0.05))
-    if not 0 < alpha < 1:
-        raise RequestError(f"{where} has alpha {alpha}; it lies between 0 and 1")
+    alpha = content.get("alpha", 0.05)
+    if not isinstance(alpha, int | float) or not 0 < alpha < 1:
+        raise RequestError(f"{where} has alpha {alpha!r}; give a number between 0 and 1")
+    outcome = str(content.get("outcome") or "majority")
+    if outcome not in OUTCOMES:
+        raise RequestError(f"{where} declares the outcome {outcome!r}; choose {' or '.join(OUTCOMES)}")
+    if not isinstance(content.get("protocol") or {}, dict):
+        raise RequestError(f"{where}: protocol is {content['protocol']!r}; give settings by name, such as {{m: 5}}")
     protocol = dict(content.get("protocol") or {})
     if "seeds" in content:
         protocol["seed"] = content["seeds"]
     return Preregistration(
-        hashlib.sha256(source.encode()).hexdigest(), source, str(content.get("title", "")), protocol, exclusions, hypotheses,
-        family, alpha, str(content.get("outcome", "majority")),
+        hashlib.sha256(raw).hexdigest(), source, str(content.get("title", "")), protocol, exclusions, hypotheses, family,
+        float(alpha), outcome,
     )  # fmt: skip
 
 
@@ -137,6 +152,11 @@ def _hypothesis(entry: Any, where: str) -> Hypothesis:
         raise RequestError(f"{where} has a hypothesis without {', '.join(missing)}: {entry!r}")
     if not _CRITERION.fullmatch(str(entry["criterion"])):
         raise RequestError(f"{where}: the criterion {entry['criterion']!r} is not like '> 0' or '<= 0.5'")
+    for key, known in (("estimate", ESTIMATES), ("p", PVALUES)):
+        if entry.get(key) is not None and entry[key] not in known:
+            raise RequestError(
+                f"{where}: {entry['name']} names {key} {entry[key]!r}, which no report computes; there are {', '.join(known)}"
+            )
     return Hypothesis(
         str(entry["name"]), str(entry.get("text", "")), str(entry["estimate"]), str(entry["criterion"]), entry.get("p")
     )
@@ -158,17 +178,7 @@ def verdicts(declared: Preregistration, estimates: Mapping[str, float], pvalues:
     DataFrame
         name, text, estimate, value, criterion, p, p_holm, verdict: "supported", "not supported" or "undefined".
 
-    Raises
-    ------
-    RequestError
-        When a hypothesis names an estimate or p value that does not exist.
     """
-    for h in declared.hypotheses:
-        for kind, name, known in (("estimate", h.estimate, estimates), ("p value", h.p, pvalues)):
-            if name is not None and name not in known:
-                raise RequestError(
-                    f"hypothesis {h.name} names the {kind} {name!r}; there are {', '.join(sorted(known))}"
-                )
     by_name = {h.name: h for h in declared.hypotheses}
     p = np.array([pvalues[str(by_name[n].p)] for n in declared.family], dtype=np.float64)
     adjusted = dict(zip(declared.family, holm(p, declared.alpha).adjusted.tolist(), strict=True))

@@ -23,7 +23,7 @@ import pandas as pd
 from ..errors import RequestError
 from ..store import Run
 from . import trajectory_tables as tables
-from .trajectory_preregistration import Preregistration, deviations, parse_preregistration, verdicts
+from .trajectory_preregistration import OUTCOMES, Preregistration, deviations, parse_preregistration, verdicts
 from .trajectory_statistics import (
     EPSILONS,
     TrajectoryStatistics,
@@ -147,6 +147,8 @@ def trajectory_report(
         When the run holds no trajectories, or none of its chains is committed.
     """
     tables.check_kind(run)
+    if seed < 0:
+        raise RequestError(f"the seed must be 0 or more, found {seed}")
     if len(run) == 0:
         raise RequestError(f"{run.path} has no committed chain yet; let `precollapse trajectories` get further")
     chosen = run.manifest.get("analysis", {})
@@ -314,7 +316,7 @@ def _measure(
             continue
         if outcome == "correct_last":
             draft.say(
-                f"The two outcomes give the same answer for {_percent(same['same_answer'])} of chains and the same verdict for {_percent(same['same_verdict'])}."
+                f"The two outcomes give the same answer for {_percent(same['same_answer'])} of the chains that have one under either, and the same verdict for {_percent(same['same_verdict'])} of all."
             )
             draft.value(f"{measure}_outcome_agreement", same)
         found = trajectory_statistics(table, outcome, resamples=resamples, seed=seed)
@@ -339,6 +341,9 @@ def _measure(
         else:
             differing = deviations(registered, {**run.config, "epsilon": epsilon, **_asked_count(run)})
             draft.say(f"Preregistration {registered.sha256[:16]}: {registered.title}")
+            if outcome != OUTCOMES[registered.outcome]:
+                meant = tables.OUTCOMES[OUTCOMES[registered.outcome]]
+                draft.say(f"Exploratory: the registration is about the other outcome, {meant}; these are not its verdicts.")
             draft.table(f"{name}_verdicts", verdicts(registered, found.estimates(), pvalues))
             draft.say("Deviations: " + ("; ".join(differing) if differing else "none.") + _early(run))
             draft.value(f"{name}_deviations", differing)

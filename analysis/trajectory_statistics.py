@@ -36,10 +36,24 @@ from .statistics import (
 from .trajectories import attainable_steps, early_exit, shape
 
 EPSILONS = (0.0, 0.01, 0.05, 0.10)
+_MOST_ANSWERS = 20  # the lattice of attainable steps grows like the square of the partitions of m
 COVERAGE = 0.737
 SCORES = ("monotone", "violations", "final", "coherence", "confidence")
 _SIGN = {"monotone": 1.0, "violations": -1.0, "final": -1.0, "coherence": 1.0, "confidence": 1.0}
 _METHOD = "percentile bootstrap over problems"
+_CORRELATED = {"violations": (0, 1), "coherence": (0, 1), "final": (0, 1), "max_violation": (0,)}
+"""Measures that are correlated with the outcome, and with how many variables (the length) held fixed."""
+_TERMS = ("monotone", "length", "final")
+_SPEARMAN = tuple(f"spearman_{m}{'_given_length' * c}" for m, controls in _CORRELATED.items() for c in controls)
+PVALUES = ("fisher_greater", "fisher_two_sided", *_SPEARMAN, *(f"logistic_{term}" for term in _TERMS))
+"""Every p value that a registration may name."""
+ESTIMATES = (
+    *("gap_points", "gap_points_lower", "odds_ratio", "coverage", "accuracy_monotone", "accuracy_other", "accuracy"),
+    *_SPEARMAN,
+    *(f"auroc_{score}" for score in SCORES),
+    *(f"{area}_{score}" for area in ("aurc", "aurc_truncated") for score in (*SCORES, "oracle", "random")),
+)
+"""Every estimate that a registration may name."""
 
 
 @dataclass(frozen=True)
@@ -153,16 +167,18 @@ class TrajectoryStatistics:
     settings: Mapping[str, Any]
 
     def pvalues(self) -> dict[str, float]:
-        """Named p values, from which a preregistered family is drawn."""
-        found = {"fisher_greater": self.gap.p_greater, "fisher_two_sided": self.gap.p_two_sided}
+        """Named p values (`PVALUES`), from which a preregistered family is drawn; NaN where undefined."""
+        found = dict.fromkeys(PVALUES, math.nan)
+        found |= {"fisher_greater": self.gap.p_greater, "fisher_two_sided": self.gap.p_two_sided}
         found |= {f"spearman_{r.measure}": r.p for r in self.correlations.itertuples()}
         found |= {f"logistic_{r.term}": r.p for r in self.logistic.itertuples()}
         return found
 
     def estimates(self) -> dict[str, float]:
-        """Named estimates, against which preregistered criteria are held."""
+        """Named estimates (`ESTIMATES`), against which preregistered criteria are held; NaN where undefined."""
         g = self.gap
-        found = {
+        found = dict.fromkeys(ESTIMATES, math.nan)
+        found |= {
             "gap_points": g.points.estimate, "gap_points_lower": g.points.lower, "odds_ratio": g.odds_ratio.estimate,
             "coverage": g.coverage, "accuracy_monotone": g.accuracy_monotone.estimate,
             "accuracy_other": g.accuracy_other.estimate, "accuracy": self.accuracy.estimate,
@@ -407,12 +423,10 @@ def _correlations(
 ) -> pd.DataFrame:
     outcome, length = y.astype(np.float64), kept["length"].to_numpy()
     rows = []
-    for measure in ("violations", "coherence", "final", "max_violation"):
+    for measure, held in _CORRELATED.items():
         values = kept[measure].to_numpy()
         known = np.flatnonzero(np.isfinite(values))
-        for controls in (0, 1):
-            if controls and measure == "max_violation":
-                continue
+        for controls in held:
 
             def statistic(
                 picked: np.ndarray, values: np.ndarray = values, known: np.ndarray = known, controls: int = controls
@@ -437,7 +451,7 @@ def _logistic(kept: pd.DataFrame, y: np.ndarray, problems: np.ndarray, level: fl
     """Outcome on flag, length and final entropy, each in standard deviations; errors clustered by problem where they repeat."""
     import statsmodels.api as sm
 
-    terms = ["monotone", "length", "final"]
+    terms = list(_TERMS)
     x = kept[terms].astype("float64").to_numpy()
     spread = x.std(axis=0)
     usable_terms = [t for t, s in zip(terms, spread, strict=True) if s > 0]
@@ -628,10 +642,10 @@ def epsilon_table(
     """The gap under each epsilon: epsilon, n, monotone, coverage, gap_points, odds_ratio, p_two_sided, p_greater, allowed_steps.
 
     `allowed_steps` counts the upward steps that `answers` sampled answers can make and this epsilon lets pass (missing when
-    entropies are not sampled): epsilons with the same count are the same rule.
+    entropies are not sampled, or more than 20 were): epsilons with the same count are the same rule.
     """
     y = np.asarray(correct, dtype=bool)
-    steps = None if answers is None else attainable_steps(answers)
+    steps = None if answers is None or answers > _MOST_ANSWERS else attainable_steps(answers)
     rows = []
     for epsilon in epsilons:
         shapes = [shape(h, epsilon) for h in entropies]

@@ -190,12 +190,12 @@ def protocol_diagnostics(run: Run) -> pd.DataFrame:
 
 
 def agreement(table: pd.DataFrame) -> dict[str, float]:
-    """How often the two outcome definitions agree: same answer, same verdict (shares), and how many chains entered."""
-    same = [a == b for a, b in zip(table["answer_last"], table["answer_own"], strict=True)]
+    """How often the two outcome definitions agree, as shares: the same answer (of chains that have one under either), the same
+    verdict (of chains with a gold answer); and how many chains there are."""
     known = table["correct_last"].notna() & table["correct_own"].notna()
     verdict = (table["correct_last"] == table["correct_own"])[known]
     return {
-        "same_answer": float(np.mean(same)) if same else math.nan,
+        "same_answer": _same_answer(table["answer_last"], table["answer_own"]),
         "same_verdict": float(verdict.mean()) if len(verdict) else math.nan,
         "chains": len(table),
     }
@@ -334,8 +334,8 @@ def run_agreement(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        run, other, n (chains in both), same_flag, kappa (Cohen's, of the flag), same_answer, spearman_violations,
-        spearman_final. Undefined values are NaN.
+        run, other, n (chains in both), same_flag, kappa (Cohen's, of the flag), same_answer (of chains with an answer in either),
+        spearman_violations, spearman_final. Undefined values are NaN.
     """
     names = list(tables)
     rows = []
@@ -349,12 +349,18 @@ def run_agreement(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
                 {
                     "run": names[i], "other": names[j], "n": len(shared),
                     "same_flag": float((x == y).mean()) if len(shared) else math.nan, "kappa": _kappa(x, y),
-                    "same_answer": float(np.mean([p == q for p, q in zip(a["answer_last"], b["answer_last"], strict=True)])) if shared else math.nan,
+                    "same_answer": _same_answer(a["answer_last"], b["answer_last"]),
                     "spearman_violations": spearman(a["violations"].astype(float).to_numpy(), b["violations"].astype(float).to_numpy()),
                     "spearman_final": spearman(a["final"].to_numpy(), b["final"].to_numpy()),
                 }
             )  # fmt: skip
     return pd.DataFrame(rows)
+
+
+def _same_answer(a: pd.Series, b: pd.Series) -> float:
+    """Share of rows with equal answers, of those that have one on either side; NaN where none has."""
+    pairs = [(p, q) for p, q in zip(a, b, strict=True) if not (pd.isna(p) and pd.isna(q))]
+    return float(np.mean([not pd.isna(p) and not pd.isna(q) and p == q for p, q in pairs])) if pairs else math.nan
 
 
 def _kappa(x: np.ndarray, y: np.ndarray) -> float:

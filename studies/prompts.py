@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 import re
 import warnings
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from ..analysis.strict_yaml import UniqueKeys
 from ..errors import RequestError
 from .benchmarks import CHOICE, FREE, Item
 
@@ -276,7 +277,7 @@ def load_regimes(path: str | Path) -> dict[str, Regime]:
     except OSError as error:
         raise RequestError(f"the regimes file {str(path)!r} cannot be read: {error.strerror or error}") from None
     try:
-        content = yaml.load(text, Loader=_UniqueKeys)
+        content = yaml.load(text, Loader=UniqueKeys)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
@@ -284,21 +285,6 @@ def load_regimes(path: str | Path) -> dict[str, Regime]:
     if not isinstance(content, dict) or not content:
         raise RequestError(f"{path}: the file must map regime names to their templates; found {_kind(content)}")
     return {**REGIMES, **{name: _regime(name, settings, str(path)) for name, settings in content.items()}}
-
-
-class _UniqueKeys(yaml.SafeLoader):
-    """YAML lets a key appear twice and keeps the last; a regime that vanishes so would not be noticed."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            if isinstance(key_node, yaml.ScalarNode):
-                if key_node.value in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"the name {key_node.value!r} appears twice", key_node.start_mark
-                    )
-                seen.add(key_node.value)
-        return super().construct_mapping(node, deep)
 
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -425,6 +426,13 @@ def test_declared_hypotheses_get_verdicts_and_others_do_not(tmp_path):
         ("hypotheses: [{id: a, test: probe_change, benchmark: b, regime: c, alternative: up}]", "alternative is 'up'"),
         ("alpha: 2\nhypotheses: []", "alpha is 2"),
         ("a: [", "not valid YAML"),
+        ("hypotheses: []", "declares no hypothesis"),
+        ("alpha: 2020-13-45", "not valid YAML"),
+        ("hypotheses: [{id: a}]\nhypotheses: [{id: b}]", "'hypotheses' appears twice"),
+        ("beta: 1\nhypotheses: [{id: a}]", "unknown field 'beta'"),
+        ("hypotheses: [{1: a, 2: b}]", "unknown field '1'"),
+        ("hypotheses: [{id: a, test: [x], benchmark: b, regime: c}]", r"test is \['x'\]"),
+        ("hypotheses: [{id: a, test: probe_change, benchmark: b, regime: no}]", "regime is False"),
         (
             "hypotheses: [{id: a, test: probe_change, benchmark: b, regime: c},"
             " {id: a, test: probe_change, benchmark: b, regime: d}]",
@@ -438,6 +446,41 @@ def test_a_bad_study_file_is_refused(tmp_path, text, message):
         hypotheses.load(tmp_path / "study.yaml")
     with pytest.raises(RequestError, match="cannot be read"):
         hypotheses.load(tmp_path / "absent.yaml")
+    (tmp_path / "study.yaml").write_bytes(text.encode("utf-16"))
+    with pytest.raises(RequestError, match="not UTF-8"):
+        hypotheses.load(tmp_path / "study.yaml")
+
+
+def _declared(text):
+    return hypotheses.parse(text.encode(), Path("study.yaml"))
+
+
+def test_a_field_without_a_value_is_one_that_was_not_given():
+    entry = "{id: 0, test: entropy_change, benchmark: gsm8k, regime: cot, against: , model: , family: }"
+    (found,) = _declared(f"hypotheses: [{entry}]").hypotheses
+    assert (found.id, found.against, found.model, found.family) == ("0", "baseline", "", "declared")
+
+
+def test_a_hypothesis_about_another_model_stays_in_its_family_untested():
+    text = (
+        "hypotheses:\n  - {id: H1, test: entropy_change, benchmark: gsm8k, regime: cot}\n"
+        "  - {id: H2, test: entropy_change, benchmark: gsm8k, regime: cot, model: other}\n"
+    )
+    made = report.write_report(make(n=8), None, settings=QUICK, hypotheses=_declared(text))
+    rows = made.hypotheses[made.hypotheses["declared"] == "yes"].set_index("id")
+    assert rows.at["H2", "verdict"] == "not testable" and "no model 'other'" in rows.at["H2", "reason"]
+    assert rows.at["H1", "p_holm"] == pytest.approx(min(1.0, 2 * rows.at["H1", "p"]))
+
+
+def test_runs_that_recorded_different_files_test_none_and_say_so():
+    one, two = (
+        f"hypotheses: [{{id: {name}, test: entropy_change, benchmark: gsm8k, regime: cot}}]" for name in ("H1", "H2")
+    )
+    for texts in ((one, two), (one, None)):
+        runs = [make(n=8, manifest={"model": f"toy{i}", hypotheses.TEXT: text}) for i, text in enumerate(texts)]
+        made = report.write_report(runs, None, settings=QUICK)
+        assert (made.hypotheses["declared"] == "exploratory").all()
+        assert "did not record the same hypothesis file" in made.to_text()
 
 
 def test_importing_the_analysis_loads_no_model_library():

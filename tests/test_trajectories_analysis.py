@@ -20,7 +20,7 @@ from precollapse.analysis import trajectories as t
 from precollapse.analysis import trajectory_preregistration as registration
 from precollapse.analysis import trajectory_statistics as ts
 from precollapse.analysis.trajectory_public import chain_table, load_distributions, load_texts
-from precollapse.analysis.trajectory_tables import completion_curve
+from precollapse.analysis.trajectory_tables import agreement, completion_curve
 from precollapse.errors import RequestError
 
 # -- entropies -----------------------------------------------------------------------------------------------------------
@@ -339,11 +339,52 @@ def test_deviations_are_listed():
         (("title: shape", "exclusions: [outliers]"), "exclusion"),
         (("name: H2", "name: H1"), "twice"),
         (("hypotheses:", "hypotheses: [\n"), "YAML"),
+        (("hypotheses:", "hypotheses: []\nrest:"), "at least one entry"),
+        (("title: shape", "title: shape\ntitle: other"), "'title' appears twice"),
+        (("title: shape", "alpha: often"), "alpha 'often'"),
+        (("title: shape", "outcome: best"), "outcome 'best'"),
+        (("title: shape", "exclusions: 3"), "exclusions is 3"),
+        (("{rule: blank-line, m: 5, epsilon: 0.01}", "blank-line"), "protocol is 'blank-line'"),
+        (('criterion: "> 0"', 'criterion: "> 1.2.3"'), "criterion"),
+        (("estimate: gap_points", "estimate: gap"), "H1 names estimate 'gap', which no report computes"),
+        (("p: fisher_greater", "p: fisher"), "H1 names p 'fisher', which no report computes"),
     ],
 )
 def test_a_registration_that_cannot_be_followed_is_refused(change, message):
     with pytest.raises(RequestError, match=message):
         registration.parse_preregistration(DECLARED.replace(*change))
+
+
+def test_every_name_that_a_registration_may_use_is_computed():
+    rng = np.random.default_rng(0)
+    chains = {str(i): sorted(rng.random(6), reverse=True) if i % 3 == 0 else list(rng.random(6)) for i in range(60)}
+    table = t.shape_table(chains).assign(
+        problem=range(60), confidence=rng.random(60), length=rng.integers(10, 99, 60), correct=rng.random(60) < 0.5
+    )
+    found = ts.trajectory_statistics(table, resamples=10)
+    assert set(found.estimates()) == set(ts.ESTIMATES) and set(found.pvalues()) == set(ts.PVALUES)
+    assert all(math.isfinite(v) for name, v in found.estimates().items() if "max_violation" not in name)
+    one = ts.trajectory_statistics(table.assign(correct=True, confidence=math.nan), resamples=10)  # nothing to compare
+    assert set(one.estimates()) == set(ts.ESTIMATES) and math.isnan(one.estimates()["aurc_confidence"])
+    declared = registration.parse_preregistration(DECLARED)
+    assert set(registration.verdicts(declared, one.estimates(), one.pvalues())["verdict"]) == {"undefined"}
+
+
+def test_many_answers_have_a_table_without_the_lattice():
+    rows = ts.epsilon_table([[1.0, 0.5], [0.2, 0.9]], [True, False], answers=50)
+    assert rows["allowed_steps"].isna().all() and rows["n"].tolist() == [2, 2, 2, 2]
+
+
+def test_agreement_is_over_chains_that_have_an_answer():
+    table = pd.DataFrame(
+        {
+            "answer_last": ["1", "2", None, None], "answer_own": ["1", "3", "4", None],
+            "correct_last": pd.array([True, False, False, False], "boolean"),
+            "correct_own": pd.array([True, False, True, False], "boolean"),
+        }
+    )  # fmt: skip
+    assert agreement(table)["same_answer"] == pytest.approx(1 / 3) and agreement(table)["same_verdict"] == 3 / 4
+    assert math.isnan(agreement(table[3:])["same_answer"])
 
 
 # -- public chains ---------------------------------------------------------------------------------------------------------
