@@ -56,6 +56,8 @@ COLUMNS: dict[str, str] = {
 
 SUMMARY_SPANS = ("instruction", "question", "choices", "cue")
 SUMMARIES = ("entropy_bits", "first_token", *SUMMARY_SPANS, "rest")
+OPTION_MASSES = "attention_options"
+"""Attention on each option by itself, beside the mass on all of them together in `attention_choices`."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,9 @@ class Recipe:
         if self.config.attention == "summary":
             for name in SUMMARIES:
                 specs[f"attention_{name}"] = store.ArraySpec((n, architecture.heads), "float32", self.layers)
+            if self.option_width:
+                shape = (n, architecture.heads, self.option_width)
+                specs[OPTION_MASSES] = store.ArraySpec(shape, "float32", self.layers)
         return specs
 
     def ragged(self) -> dict[str, str]:
@@ -182,7 +187,7 @@ def make_shard(recipe: Recipe, members: list[tuple[Work, Rendered]], bar: Any = 
         part.update(resid)
         blobs[BLOB] = part.to_bytes()
     return {
-        "arrays": _arrays(recipe, states) | _later(recipe, [r for _, r in members], outputs),
+        "arrays": _arrays(recipe, members, states) | _later(recipe, [r for _, r in members], outputs),
         "table": _table(recipe, members, states, outputs),
         "ragged": ragged,
         "blobs": blobs,
@@ -228,7 +233,13 @@ def _named(stream: Iterator[CapturedBatch], members: list[tuple[Work, Rendered]]
 
 
 def _spans(w: Work) -> dict[str, tuple[int, int]]:
-    return {name: span for name, span in w.prompt.spans.items() if name in SUMMARY_SPANS and span[1] > span[0]}
+    named = {name: span for name, span in w.prompt.spans.items() if name in SUMMARY_SPANS and span[1] > span[0]}
+    return named | {name: w.prompt.spans[name] for name in _option_names(w) if name in w.prompt.spans}
+
+
+def _option_names(w: Work) -> list[str]:
+    """Names of the spans of an item's options, in their order."""
+    return [f"option:{label}" for label in w.item.choices or ()]
 
 
 def _table(
@@ -273,7 +284,7 @@ def _table(
     return table
 
 
-def _arrays(recipe: Recipe, states: States) -> dict[str, np.ndarray]:
+def _arrays(recipe: Recipe, members: list[tuple[Work, Rendered]], states: States) -> dict[str, np.ndarray]:
     config, n = recipe.config, len(states)
     out = {site: _stored(states[site], recipe.dtype, site) for site in config.sites}
     if config.top_k:
@@ -288,6 +299,12 @@ def _arrays(recipe: Recipe, states: States) -> dict[str, np.ndarray]:
         out |= {
             f"attention_{name}": states.attention_summary.get(name, missing).astype(np.float32) for name in SUMMARIES
         }
+        if recipe.option_width:
+            masses = np.full((*missing.shape, recipe.option_width), np.nan, np.float32)
+            for i, (w, _) in enumerate(members):
+                for k, name in enumerate(_option_names(w)):
+                    masses[i, ..., k] = states.attention_summary.get(name, missing)[i]
+            out[OPTION_MASSES] = masses
     return out
 
 

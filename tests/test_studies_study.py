@@ -104,6 +104,27 @@ def test_attention_summary_is_complete(run):
     np.testing.assert_allclose(total, 1.0, atol=1e-5)
 
 
+def test_attention_on_each_option(run, extractor):
+    """Against the rows themselves, cut where each option stands in the rendered prompt."""
+    masses = run.array("attention_options")
+    states, seen = run.states, 0
+    for i, row in states.iterrows():
+        choices = json.loads(row["choices"]) if isinstance(row["choices"], str) else {}
+        assert np.isnan(masses[i][..., len(choices) :]).all()
+        if not choices or seen == 3:
+            continue
+        seen += 1
+        rows = extractor.capture([run.ragged("token_ids", i).tolist()], attention="rows").attention_rows[0].numpy()
+        places = extractor.tokenizer(row["prompt"], add_special_tokens=False, return_offsets_mapping=True)
+        shift = rows.shape[-1] - len(places["input_ids"])
+        for k, (label, text) in enumerate(choices.items()):
+            start = row["prompt"].index(f"{label}) {text}")
+            end = start + len(f"{label}) {text}")
+            own = [c + shift for c, (a, b) in enumerate(places["offset_mapping"]) if a < end and b > start]
+            np.testing.assert_allclose(masses[i][..., k], rows[..., own].sum(-1), rtol=1e-4, atol=1e-6)
+    assert seen == 3 and masses.shape == (16, 3, 4, masses.shape[-1])
+
+
 def test_the_same_study_again_does_nothing_and_another_is_refused(run, tiny_folder, monkeypatch):
     monkeypatch.setattr(
         pc.Extractor, "from_pretrained", lambda *a, **k: pytest.fail("the model was loaded for a finished run")
