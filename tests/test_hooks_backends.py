@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import weakref
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,11 @@ import torch
 
 from precollapse.errors import CaptureError, RequestError
 from precollapse.hooks import Extractor
-from precollapse.hooks.backends import make_backend, recognise, wrap
+from precollapse.hooks.backends import BACKENDS, make_backend, recognise, wrap
 from precollapse.hooks.backends.protocol import Request, Rows
 from precollapse.hooks.boundary import assemble
 from precollapse.hooks.small_models import small_model, small_tokenizer
+from precollapse.hooks.taps import first_tensor
 from precollapse.studies.generation import continue_greedily
 
 PACKAGES = {"nnsight": "nnsight", "transformer_lens": "transformer_lens"}
@@ -30,7 +32,7 @@ PROMPTS = [tuple(range(5, 17)), tuple(range(20, 25)), (9,)]
 
 
 def needs(backend: str) -> None:
-    if importlib.util.find_spec(PACKAGES[backend]) is None:
+    if backend in PACKAGES and importlib.util.find_spec(PACKAGES[backend]) is None:
         pytest.skip(f"{PACKAGES[backend]} is not installed")
 
 
@@ -88,8 +90,26 @@ def test_whole_captures_agree(name: str) -> None:
         assert (a - b).abs().max() < 2e-6
 
 
-@pytest.mark.parametrize("name", PACKAGES)
+@pytest.mark.parametrize("name", BACKENDS)
 class TestEachBackend:
+    def test_sequences_are_gone_while_the_model_still_runs(self, name: str) -> None:
+        """When the last block ends, no output of the blocks before it is alive but the one that it just read."""
+        needs(name)
+        model = small_model("llama", layers=5)
+        made: list[weakref.ref[torch.Tensor]] = []
+        alive: list[int] = []
+
+        def watch(_module: Any, _inputs: Any, output: Any) -> None:
+            made.append(weakref.ref(first_tensor(output)))
+
+        ex = Extractor(wrap(model, small_tokenizer(), name), small_tokenizer(), check=False)
+        for block in model.model.layers:
+            block.register_forward_hook(watch)
+        model.model.layers[4].register_forward_hook(lambda *_: alive.append(sum(r() is not None for r in made[:3])))
+        ex.capture(["0123456789" * 3, "ab"], sites=("resid_post",))
+        assert len(made) == 5 and alive == [0]
+        assert not any(r() is not None for r in made)
+
     def test_no_whole_sequence_is_kept_and_no_full_logits(self, name: str) -> None:
         needs(name)
         model = small_model("llama")
@@ -136,7 +156,9 @@ class TestEachBackend:
     def test_cache_is_refused(self, name: str) -> None:
         needs(name)
         ex = Extractor(wrap(small_model("llama"), small_tokenizer(), name), small_tokenizer(), check=False)
-        assert not ex.backend.gives_cache
+        assert ex.backend.gives_cache == (name == "hf")
+        if name == "hf":
+            return
         with pytest.raises(RequestError, match=f"{name}.*gives no cache"):
             ex.stream(ex.render("abc"), keep_cache=True)
         batch = assemble([0], [(5, 6)], 0)
