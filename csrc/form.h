@@ -20,6 +20,8 @@ struct Float32 {
     static vf part(const raw *p, int) { return load<vf>(p); }
 };
 
+alignas(64) const vu UPPER_HALVES = vu{} + 0xffff0000u;
+
 // Two bfloat16 are one 32-bit word: its upper half shifted or masked is a float already.
 struct BFloat16 {
     typedef uint16_t raw;
@@ -27,8 +29,11 @@ struct BFloat16 {
     static int order(int place) { return place < LANES ? 2 * place : 2 * (place - LANES) + 1; }
     static float one(raw x) { return from_bfloat16(x); }
     static vf part(const raw *p, int which) {
-        vu words = load<vu>(p);
-        return as_float(which == 0 ? words << 16 : words & 0xffff0000u);
+        const vu words = load<vu>(p);
+        if (which == 0) return as_float(words << 16);
+        const vu *mask = &UPPER_HALVES;
+        asm("" : "+r"(mask));  // read from memory each time: a register for it would be taken from the sums
+        return as_float(words & *mask);
     }
 };
 
@@ -53,7 +58,7 @@ struct Float16 {
 // ---- few tokens: dot products along d, the weights read once from memory ---------------------------------------
 
 const int64_t FEW_TOKENS = PC_LANES == 16 ? 8 : 12;
-const int64_t GROUP_ROWS = 24, GROUP_DEPTH = 1024;
+const int64_t GROUP_BYTES = 160 << 10;  // of weights that stay in a near cache while groups of tokens pass by
 const int ROWS = PC_LANES == 16 ? 12 : 6;  // columns of the vocabulary in the many-token tile
 const int TILE = 2 * LANES;                // tokens in it
 const int64_t DEPTH = 256;                 // elements of d worked on at once there: short sums lose less, too
@@ -63,12 +68,12 @@ inline int64_t panel_width(int64_t tokens, int64_t j) { return tokens - j > LANE
 
 inline int64_t padded(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-// out[r][j] (+)= weight row r . hidden row j over `depth` elements; hidden rows are `pitch` apart.
+// out[r][j] = weight row r . hidden row j.
 template <class T, int R, int N>
-inline void dots(const typename T::raw *weight, int64_t stride, const float *hidden, int64_t pitch, int64_t depth,
-                 float *out, int64_t width, bool add) {
+inline void dots(const typename T::raw *weight, int64_t stride, const float *hidden, int64_t d, float *out,
+                 int64_t width) {
     const int step = LANES * T::PARTS;
-    const int64_t whole = depth - depth % step;
+    const int64_t whole = d - d % step;
     vf sums[R][N];
     for (int r = 0; r < R; r++)
         for (int j = 0; j < N; j++) sums[r][j] = vf{};
@@ -80,7 +85,7 @@ inline void dots(const typename T::raw *weight, int64_t stride, const float *hid
             for (int r = 0; r < R; r++) w[r] = T::part(weight + r * stride + i, which);
 #pragma GCC unroll 8
             for (int j = 0; j < N; j++) {
-                vf h = load<vf>(hidden + j * pitch + i + which * LANES);
+                vf h = load<vf>(hidden + j * d + i + which * LANES);
 #pragma GCC unroll 8
                 for (int r = 0; r < R; r++) sums[r][j] += w[r] * h;
             }
@@ -89,19 +94,17 @@ inline void dots(const typename T::raw *weight, int64_t stride, const float *hid
     for (int r = 0; r < R; r++)
         for (int j = 0; j < N; j++) {
             float total = sum(sums[r][j]);
-            for (int64_t i = whole; i < depth; i++) total += T::one(weight[r * stride + i]) * hidden[j * pitch + i];
-            out[r * width + j] = add ? out[r * width + j] + total : total;
+            for (int64_t i = whole; i < d; i++) total += T::one(weight[r * stride + i]) * hidden[j * d + i];
+            out[r * width + j] = total;
         }
 }
 
 template <class T, int R, int N>
-inline void dots_rows(const typename T::raw *weight, int64_t stride, int64_t rows, const float *hidden, int64_t pitch,
-                      int64_t depth, float *out, int64_t width, bool add) {
+inline void dots_rows(const typename T::raw *weight, int64_t stride, int64_t rows, const float *hidden, int64_t d,
+                      float *out, int64_t width) {
     int64_t r = 0;
-    for (; r + R <= rows; r += R)
-        dots<T, R, N>(weight + r * stride, stride, hidden, pitch, depth, out + r * width, width, add);
-    for (; r < rows; r++)
-        dots<T, 1, N>(weight + r * stride, stride, hidden, pitch, depth, out + r * width, width, add);
+    for (; r + R <= rows; r += R) dots<T, R, N>(weight + r * stride, stride, hidden, d, out + r * width, width);
+    for (; r < rows; r++) dots<T, 1, N>(weight + r * stride, stride, hidden, d, out + r * width, width);
 }
 
 template <class T>
@@ -110,31 +113,26 @@ void few_tokens(const VocabJob &job, int64_t first, int64_t rows, float *z, int6
     const float *packed = (const float *)job.packed;
     const int64_t stride = job.weight_stride, d = job.d;
     const bool wide = LANES == 16;  // 32 registers rather than 16
-    // One group of tokens needs no second look at the weights; more keep a piece of both in the near caches.
-    const bool one_group = job.tokens <= (wide ? 8 : 4);
-    const int64_t group = one_group ? rows : GROUP_ROWS, depth = one_group ? d : GROUP_DEPTH;
-    for (int64_t start = 0; start < rows; start += group)
-        for (int64_t from = 0; from < d; from += depth) {
-            const int64_t some = rows - start < group ? rows - start : group;
-            const int64_t size = d - from < depth ? d - from : depth;
-            const typename T::raw *w = weight + start * stride + from;
-            const float *h = packed + from;
-            float *out = z + start * width;
-            const bool add = from > 0;
-            int64_t j = 0;
-            if (wide)
-                for (; j + 8 <= job.tokens; j += 8)
-                    dots_rows<T, wide ? 3 : 1, 8>(w, stride, some, h + j * d, d, size, out + j, width, add);
-            for (; j + 4 <= job.tokens; j += 4)
-                dots_rows<T, wide ? 6 : 3, 4>(w, stride, some, h + j * d, d, size, out + j, width, add);
-            h += j * d;
-            out += j;
-            switch (job.tokens - j) {
-                case 3: dots_rows<T, wide ? 6 : 3, 3>(w, stride, some, h, d, size, out, width, add); break;
-                case 2: dots_rows<T, 6, 2>(w, stride, some, h, d, size, out, width, add); break;
-                case 1: dots_rows<T, 6, 1>(w, stride, some, h, d, size, out, width, add); break;
-            }
+    // One group of tokens needs no second look at the weights; more take so many rows that the second look is near.
+    const int64_t near = GROUP_BYTES / (d * (int64_t)sizeof(*weight)) / 6 * 6;
+    const int64_t group = job.tokens <= (wide ? 8 : 4) ? rows : near < 6 ? 6 : near > 24 ? 24 : near;
+    for (int64_t start = 0; start < rows; start += group) {
+        const int64_t some = rows - start < group ? rows - start : group;
+        const typename T::raw *w = weight + start * stride;
+        const float *h = packed;
+        float *out = z + start * width;
+        int64_t left = job.tokens;
+        if (wide)
+            for (; left >= 8; left -= 8, h += 8 * d, out += 8)
+                dots_rows<T, wide ? 3 : 1, 8>(w, stride, some, h, d, out, width);
+        for (; left >= 4; left -= 4, h += 4 * d, out += 4)
+            dots_rows<T, wide ? 6 : 3, 4>(w, stride, some, h, d, out, width);
+        switch (left) {
+            case 3: dots_rows<T, wide ? 6 : 3, 3>(w, stride, some, h, d, out, width); break;
+            case 2: dots_rows<T, 6, 2>(w, stride, some, h, d, out, width); break;
+            case 1: dots_rows<T, 6, 1>(w, stride, some, h, d, out, width); break;
         }
+    }
 }
 
 // ---- many tokens: outer products on tiles held in registers ----------------------------------------------------
