@@ -275,6 +275,18 @@ class Architecture:
         return submodule(self.blocks[layer], self.taps[site].module)
 
 
+def context_length(config: Any) -> int | None:
+    """Most tokens that a model was built for, where its config says."""
+    if config is None:
+        return None
+    config = config.get_text_config(decoder=True)
+    for name in ("max_position_embeddings", "n_positions", "seq_length"):
+        value = getattr(config, name, None)
+        if isinstance(value, int) and value > 0:
+            return value
+    return None
+
+
 def input_width(module: Any) -> int:
     """Input width of an output projection, plain or quantised, Linear or GPT-2's Conv1D.
 

@@ -21,7 +21,7 @@ from torch.nn import functional
 from ..errors import CaptureError, RequestError
 from ..kernels.gather_rows import FORMS
 from ..kernels.registry import choose
-from .architectures import Architecture
+from .architectures import Architecture, context_length
 from .backends.protocol import Backend, Request, Rows
 from .boundary import Batch
 from .differences import relative_difference
@@ -101,7 +101,8 @@ class CompiledBackend:
         if length_rule(self.model.config.get_text_config(decoder=True)) is not None:
             return "its rotary embedding depends on the length of the batch"
         for name, module in self.architecture.backbone.named_modules():
-            if module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__:
+            hooks = [h for h in module._forward_hooks.values() if not _is_idle(h)]
+            if hooks or module._forward_pre_hooks or "forward" in module.__dict__:
                 return f"{name or 'the backbone'} has a hook or a forward of someone else's"
         return None
 
@@ -129,6 +130,7 @@ class _Program:
     def __init__(self, architecture: Architecture, request: Request, shape: tuple[Any, ...], compiler: Any) -> None:
         self.shape = shape
         self.architecture = architecture
+        self.most = context_length(getattr(architecture.backbone, "config", None))
         self.columns: tuple[Tensor, ...] = ()
         self.buffers: dict[str, tuple[Tensor, ...]] = {}
         self.form = choose("gather_rows", "auto", request.positions.device, torch.float32, FORMS)
@@ -155,7 +157,10 @@ class _Program:
     def rows(self, batch: Batch, request: Request) -> Rows:
         n, length = batch.input_ids.shape
         more = max(2 - n, 0)
-        ids = functional.pad(batch.input_ids, (0, max(-length % LENGTH_MULTIPLE, 0)))
+        width = length + -length % LENGTH_MULTIPLE
+        if self.most is not None:
+            width = max(min(width, self.most), length)  # learnt positions end there
+        ids = functional.pad(batch.input_ids, (0, width - length))
         columns = request.positions
         if more:
             ids, columns = torch.cat([ids, ids[:1]]), torch.cat([columns, columns[:1]])
@@ -218,6 +223,14 @@ class _Program:
             self._gather(site, slot, first_tensor(output))
 
         return hook
+
+
+def _is_idle(hook: Any) -> bool:
+    """Whether a hook is one that transformers leaves behind once hidden states or attentions were asked for.
+
+    It does nothing unless they are asked for again, which a compiled pass never does.
+    """
+    return getattr(hook, "__module__", None) == "transformers.utils.output_capturing"
 
 
 def _twin(module: nn.Module, made: dict[int, nn.Module]) -> nn.Module:

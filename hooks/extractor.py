@@ -16,8 +16,8 @@ import torch
 
 from ..errors import CaptureError, RequestError
 from . import models, passes
-from .architectures import output_width
-from .attention import summarise, why_no_attention
+from .architectures import context_length, output_width
+from .attention import attention_modules, summarise, why_no_attention
 from .backends import make_backend
 from .backends.protocol import Request, Rows
 from .boundary import Batch, assemble, group, in_batch
@@ -220,12 +220,7 @@ class Extractor:
     @property
     def context_length(self) -> int | None:
         """Most tokens the model was built for, where its config says."""
-        config = self.model.config.get_text_config(decoder=True)
-        for name in ("max_position_embeddings", "n_positions", "seq_length"):
-            value = getattr(config, name, None)
-            if isinstance(value, int) and value > 0:
-                return value
-        return None
+        return context_length(self.model.config)
 
     def render(self, prompts: Any) -> list[Rendered]:
         """Render prompts to token ids without running the model; see `capture` for what a prompt may be."""
@@ -298,6 +293,11 @@ class Extractor:
         if attention != "none" and not self.backend.gives_attention:
             raise RequestError(
                 f"backend {self.backend.name!r} gives no attention rows for {self.backend.architecture.model_type} models ({why_no_attention(self.backend.architecture)}); use attention='none'"
+            )
+        if attention != "none" and not set(chosen) & set(attention_modules(self.backend.architecture)):
+            having = ", ".join(map(str, sorted(attention_modules(self.backend.architecture))))
+            raise RequestError(
+                f"none of the asked layers has attention; layers {having} do: ask for one of them, or for attention='none'"
             )
         if keep_cache and not self.backend.gives_cache:
             raise RequestError(
@@ -395,6 +395,8 @@ class Extractor:
                 with section("backbone"):
                     if own.length:
                         batch, got = self._shared.rows(prompts, rows, prefix, request, index)
+                        if self.compiler is not None:
+                            got.notes["not_compiled"] = "the pass goes on from a shared prefix"
                     else:
                         batch = assemble(rows, prompts, self.renderer.pad_id, side, self.device)
                         with passes.prompt_pass(rows, [len(prompts[i]) for i in rows], batch.boundary):
@@ -641,9 +643,7 @@ def _attention_rows(
 ) -> list[torch.Tensor]:
     """Cut each prompt's own columns out of the batch: [L, H, T_i] on the CPU, NaN at layers without attention."""
     assert attention is not None
-    known = next((row for row in attention if row is not None), None)
-    if known is None:
-        raise RequestError("none of the asked layers has attention; choose layers that do, or attention='none'")
+    known = next(row for row in attention if row is not None)
     stacked = torch.stack([torch.full_like(known, float("nan")) if row is None else row for row in attention], 1)
     out = []
     for b, length in enumerate(lengths):
@@ -659,6 +659,18 @@ def _summary(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
         name: np.stack([part.get(name, empty) for part in parts])
         for name in sorted({name for part in parts for name in part})
     }
+
+
+def _merged(notes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What was noted of the passes of one call: what some say and others do not is kept, all its values where they differ."""
+    out: dict[str, Any] = {}
+    for name in dict.fromkeys(name for note in notes for name in note):
+        values: list[Any] = []
+        for note in notes:
+            if name in note and note[name] not in values:
+                values.append(note[name])
+        out[name] = values[0] if len(values) == 1 else "; ".join(map(str, values))
+    return out
 
 
 def join(pieces: Sequence[CapturedBatch], n: int) -> States:
@@ -731,10 +743,13 @@ def join(pieces: Sequence[CapturedBatch], n: int) -> States:
         "option_labels",
         "attention_rows",
     )
+    manifest = dict(first.manifest)
+    if "passes" in manifest:
+        manifest["passes"] = _merged([s.manifest["passes"] for s in states])
     return States(
         sites=sites,
         layers=first.layers,
         attention_summary=summary,
-        manifest=first.manifest,
+        manifest=manifest,
         **{name: arrays(name) for name in (*numbers, *lists)},
     )

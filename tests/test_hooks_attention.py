@@ -181,8 +181,10 @@ def test_hybrid_has_missing_rows_not_zeros() -> None:
     assert torch.isnan(rows[0]).all() and (rows[1].sum(-1) - 1).abs().max() < 1e-6
     summary = ex.capture("abcdef", attention="summary").attention_summary
     assert np.isnan(summary["entropy_bits"][0, 0]).all() and np.isfinite(summary["entropy_bits"][0, 1]).all()
-    with pytest.raises(RequestError, match="none of the asked layers has attention"):
-        ex.capture("abcdef", attention="rows", layers=[0])
+    ex.model.model.layers[0].register_forward_hook(lambda *_: pytest.fail("the model ran"))
+    for attention in ("rows", "summary"):
+        with pytest.raises(RequestError, match="none of the asked layers has attention; layers 1 do"):
+            ex.capture("abcdef", attention=attention, layers=[0])
 
 
 @pytest.mark.parametrize("family", ["mamba", "mamba2", "falcon_mamba"])

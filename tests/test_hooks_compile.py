@@ -8,6 +8,7 @@ from torch._dynamo.utils import counters
 
 from precollapse import Extractor
 from precollapse.errors import CaptureError, RequestError
+from precollapse.hooks import join
 from precollapse.hooks.small_models import small_model, small_tokenizer
 
 PROMPTS = ["hello there", "x y", "a longer prompt than the others", "one two three"]
@@ -84,6 +85,47 @@ def test_a_hook_of_the_users_is_honoured_and_said(pair):
     assert "layers.0 has a hook" in doubled.manifest["passes"]["not_compiled"]
     handle.remove()
     torch.testing.assert_close(compiled.capture(PROMPTS).resid_post, before)
+
+
+def test_hidden_states_asked_for_once_do_not_switch_it_off(pair):
+    """transformers leaves a hook on every block once someone asked for hidden states; it is idle in all other passes."""
+    compiled, plain = pair
+    with torch.no_grad():
+        compiled.model(torch.tensor([[5, 6, 7]]), output_hidden_states=True, output_attentions=True)
+    assert any(m._forward_hooks for m in compiled.model.modules()), "else this test is without its point"
+    got = compiled.capture(PROMPTS)
+    assert "not_compiled" not in got.manifest["passes"]
+    torch.testing.assert_close(got.resid_post, plain.capture(PROMPTS).resid_post, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_padding_stays_within_the_learnt_positions(family):
+    model = small_model(family, layers=1)
+    if family == "gpt2":
+        model.transformer.wpe = torch.nn.Embedding.from_pretrained(model.transformer.wpe.weight[:21].clone())
+    model.config.max_position_embeddings = 21
+    compiled = Extractor(model, small_tokenizer(), check=False, compile="eager")
+    plain = Extractor(model, small_tokenizer(), check=False)
+    for text in ("x" * 21, "y" * 18, "z" * 9):
+        torch.testing.assert_close(
+            compiled.capture(text).resid_post, plain.capture(text).resid_post, rtol=1e-4, atol=1e-5
+        )
+
+
+def test_what_some_batches_could_not_is_noted():
+    """Prompts after a shared prefix run uncompiled; those run whole do not, whichever batch comes first."""
+    model, tokenizer = small_model("llama", layers=1), small_tokenizer()
+    compiled = Extractor(model, tokenizer, check=False, compile="eager", share_prefix="always")
+    prompts = ["Solve it. " * 6 + end for end in ("1", "22", "333")] + ["alone", "z" * 70]
+    for order in (prompts, prompts[::-1]):
+        note = compiled.capture(order).manifest["passes"]
+        assert note["not_compiled"] == "the pass goes on from a shared prefix"
+        assert note["shared_prefixes"] == [{"tokens": 60, "prompts": 3}]
+    pieces = list(compiled.stream(compiled.render(prompts)))
+    assert len(pieces) > 1
+    for own in (pieces, pieces[::-1]):
+        assert join(own, 5).manifest["passes"]["not_compiled"] == "the pass goes on from a shared prefix"
+    assert "not_compiled" not in compiled.capture(["alone", "x"]).manifest["passes"]
 
 
 def test_weights_changed_in_place_or_replaced_are_seen():
