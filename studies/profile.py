@@ -148,15 +148,14 @@ def profile_capture(
     Parameters
     ----------
     model : str or Extractor
-        A name as in `Extractor.from_pretrained`, or an extractor that is loaded already (the settings that load one are
-        then not used).
+        A name as in `Extractor.from_pretrained`, or an extractor that is loaded already, as it was made.
     n : int
         Prompts.
     batch : int, optional
         Most prompts per batch, as a token budget of `batch` times the longest prompt; None keeps the extractor's own
         budget.
     backend, dtype, device, revision, share_prefix, compile
-        As in `Extractor.from_pretrained`.
+        As in `Extractor.from_pretrained`; refused beside an extractor.
     benchmark, items, regime, seed
         Where the prompts come from: see `precollapse.studies.benchmarks.load` and `prompts.render`.
     sites, layers, attention
@@ -173,13 +172,27 @@ def profile_capture(
     Raises
     ------
     RequestError
-        If a setting is unknown or out of range.
+        If a setting is unknown or out of range, or one that loads a model is given beside a loaded one.
     """
     for name, value in (("n", n), ("rounds", rounds), ("batch", 1 if batch is None else batch)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise RequestError(f"{name} must be a whole number of at least 1, found {value!r}")
     if trace is not None and not Path(trace).absolute().parent.is_dir():
         raise RequestError(f"the folder of --trace {trace} does not exist; create it first")
+    if isinstance(model, Extractor):
+        loading = {
+            "backend": (backend, "hf"),
+            "dtype": (dtype, "auto"),
+            "device": (device, None),
+            "revision": (revision, None),
+            "share_prefix": (share_prefix, "auto"),
+            "compile": (compile, False),
+        }
+        for name, (asked, usual) in loading.items():
+            if asked != usual:
+                raise RequestError(
+                    f"{name}={asked!r} loads a model, but an extractor that is loaded already was given; make it with that setting, or give the model's name"
+                )
     chosen = [prompts.render(regime, item).text for item in benchmarks.load(benchmark, n, seed, items)]
     if isinstance(model, Extractor):
         extractor = model

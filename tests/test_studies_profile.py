@@ -20,7 +20,7 @@ def extractor() -> Extractor:
 
 
 def test_parts_add_up_and_counts_are_those_of_the_prompts(extractor):
-    got = profile_capture(extractor, n=5, rounds=1, attention="summary", share_prefix="never")
+    got = profile_capture(extractor, n=5, rounds=1, attention="summary")
     assert set(got.shares) == set(PARTS)
     assert sum(got.shares.values()) == pytest.approx(1)
     assert min(got.shares.values()) >= 0
@@ -73,6 +73,12 @@ def test_nothing_stays_hooked(extractor):
         ({"rounds": 0}, "rounds must be"),
         ({"trace": "no/such/folder/trace.json"}, "the folder of --trace no/such/folder/trace.json does not exist"),
         ({"regime": "nonsense"}, "nonsense"),
+        ({"share_prefix": "never"}, "share_prefix='never' loads a model, but an extractor that is loaded already"),
+        ({"compile": True}, "compile=True loads a model"),
+        ({"dtype": "bfloat16"}, "dtype='bfloat16' loads a model"),
+        ({"backend": "nnsight"}, "backend='nnsight' loads a model"),
+        ({"device": "cpu"}, "device='cpu' loads a model"),
+        ({"revision": "main"}, "revision='main' loads a model"),
     ],
 )
 def test_bad_settings_are_refused(extractor, settings, message):
