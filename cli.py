@@ -332,11 +332,6 @@ def _analysis_settings(a: argparse.Namespace, runs: list[Any]) -> Any:
     """The settings of an analysis that the arguments describe; layers are counted as the runs hold them."""
     from .analysis.cells import Settings
 
-    for name in ("splits", "shuffles", "resamples"):
-        if getattr(a, name) < (1 if name == "resamples" else 0):
-            raise RequestError(
-                f"--{name} must be a whole number of at least {int(name == 'resamples')}, found {getattr(a, name)}"
-            )
     layers = None
     if a.layers != "all":
         held = [run.sites.get(a.site, ()) for run in runs]

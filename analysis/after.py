@@ -108,9 +108,7 @@ def _read(
 ) -> Information:
     """Information between the answer that was said and the one a probe of it reads, over the test items."""
     r = probes.recoverability(source, said, items, layers, seed, 1, 0, probe=probe, split=split, level=level)
-    scores = np.asarray(r.test_scores)
-    if not r.test_items.size or not scores.size or not r.defined:
+    if not r.defined:
         nothing = information.mutual_information([], [])
         return replace(nothing, reason=r.reason or nothing.reason)
-    read = scores.argmax(axis=1) if scores.ndim == 2 else (scores > 0).astype(int)
-    return information.mutual_information(read, r.test_labels, resamples, resamples, level, seed)
+    return information.mutual_information(r.test_read, r.test_labels, resamples, resamples, level, seed)

@@ -31,6 +31,8 @@ from .transfer import Transfer
 
 Progress = Callable[[float, str], None]
 BASELINE = "baseline"
+# least and most of each count; more would not end in a day, and changes no digit that is shown
+_BOUNDS = (("seed", 0, 2**31), ("resamples", 1, 1_000_000), ("shuffles", 0, 100_000), ("n_splits", 0, 10_000))
 _SUBSAMPLED = 400  # items whose inner products are kept for the subsampling table
 
 
@@ -84,6 +86,15 @@ class Settings:
     n_splits: int = 20
     level: float = 0.95
     cross_benchmark: bool = True
+
+    def __post_init__(self) -> None:
+        for name, least, most in _BOUNDS:
+            value = getattr(self, name)
+            if not isinstance(value, int | np.integer) or isinstance(value, bool) or not least <= value <= most:
+                shown = name.removeprefix("n_")
+                raise RequestError(f"{shown} must be a whole number from {least} to {most}, found {value!r}")
+        if not 0 < self.level < 1:
+            raise RequestError(f"level must lie between 0 and 1, found {self.level!r}")
 
 
 @dataclass(frozen=True)
@@ -172,6 +183,7 @@ def analyse(
     layers = tuple(int(v) for v in run.sites.get(site, ()))
     if settings.target not in states:
         raise RequestError(f"The run has no column {settings.target!r}; it has: {', '.join(map(str, states.columns))}.")
+    _check_target(states[settings.target], settings.target)
     probes.get_probe(settings.probe)
     model = name or model_name(run)
     failed = _failed(run)
@@ -216,14 +228,13 @@ def _benchmark(
     split = splits.split_items(items, states[settings.target], seed=settings.seed)
     if len(states) == 0:
         return Benchmark(model, name, tuple(lost), split, None, pd.DataFrame())
-    source = Layers(layers, lambda layer: run.resid(layer, site=site, benchmark=name), len(states))
+    source = _source(run, layers, site, len(states), benchmark=name)
     reading = _Reading(source, states, split, settings)
     for layer in layers:
         reading.take(layer)
         step(f"{name}: layer {layer}")
     base = _by_item(states, BASELINE)
-    kept = {} if layers else run.manifest
-    cells = [_cell(model, name, regime, reading, base, settings, kept) for regime in reading.regimes]
+    cells = [_cell(model, name, regime, reading, base, settings, run) for regime in reading.regimes]
     if layers and site == Settings.site:
         cells = [replace(cell, after=_after(run, cell, site, layers, split, settings)) for cell in cells]
     present = set(reading.regimes)
@@ -359,14 +370,17 @@ class _Reading:
 
     def dimension(self, regime: str) -> Dimensionality:
         """Effective dimensionality over layers of one regime."""
-        return dimension.combine(self.spreads[regime], int(((self.of_regime == regime) & ~self.finite).sum()))
+        found = dimension.combine(self.spreads[regime], int(((self.of_regime == regime) & ~self.finite).sum()))
+        return replace(found, layers=self.source.layers)
 
 
-def _stored_dimension(manifest: Mapping[str, Any], benchmark: str, regime: str) -> Dimensionality | None:
-    """Effective dimensionality from streamed moments in the manifest, for a run that kept no states; else None."""
-    kept = (manifest.get("moments") or {}).get(f"{benchmark}/{regime}")
+def _stored_dimension(run: RunLike, benchmark: str, regime: str) -> Dimensionality:
+    """Effective dimensionality of a run that kept no states, from the streamed moments in its manifest where it has them."""
+    kept = (run.manifest.get("moments") or {}).get(f"{benchmark}/{regime}")
     if not kept:
-        return None
+        nothing = dimension.combine([])
+        streamed = bool(getattr(run, "config", {}).get("moments"))
+        return replace(nothing, reason="moments are added up once the run is finished") if streamed else nothing
     nan = math.nan
     ratios = [nan if v is None else float(v) for v in kept["participation_ratio"]]
     corrected = [nan if v is None else float(v) for v in kept["participation_ratio_unbiased"]]
@@ -374,7 +388,7 @@ def _stored_dimension(manifest: Mapping[str, Any], benchmark: str, regime: str) 
         dimension.LayerSpread(ratio, unbiased, float(trace or 0.0), 0, int(kept["count"]))
         for ratio, unbiased, trace in zip(ratios, corrected, kept["trace"], strict=True)
     ]
-    return dimension.combine(spreads)
+    return replace(dimension.combine(spreads), layers=tuple(int(v) for v in kept.get("layers", range(len(ratios)))))
 
 
 def _cell(
@@ -384,7 +398,7 @@ def _cell(
     reading: _Reading,
     base: pd.Series | None,
     settings: Settings,
-    manifest: Mapping[str, Any],
+    run: RunLike,
 ) -> Cell:
     states = reading.states[reading.of_regime == regime].reset_index(drop=True)
     resamples, level, seed = settings.resamples, settings.level, settings.seed
@@ -409,7 +423,8 @@ def _cell(
     if regime != BASELINE and base is not None and mine is not None:
         change = regimes.entropy_change(mine, base, resamples, level, seed)
     probe = reading.result(regime)
-    outcomes = states[settings.target] if len(reading.target.classes) <= 2 else pd.Series(np.nan, states.index)
+    classes = reading.target.classes
+    outcomes = pd.Series(probes.coded(states[settings.target], classes if len(classes) <= 2 else ()), states.index)
     return Cell(
         model=model,
         benchmark=benchmark,
@@ -423,7 +438,7 @@ def _cell(
         entropy_sd=float(known.std(ddof=1)) if known.size > 1 else math.nan,
         change=change,
         options=options.summary(states, resamples, level, seed),
-        dimension=_stored_dimension(manifest, benchmark, regime) or reading.dimension(regime),
+        dimension=reading.dimension(regime) if reading.source.layers else _stored_dimension(run, benchmark, regime),
         neighbours=pd.DataFrame(reading.near[regime]),
         probe=probe,
         repeated=reading.repeated(regime),
@@ -440,11 +455,7 @@ def _after(
     """The cell's states after the boundary against those at it, for every place that the run kept."""
 
     def source(name: str) -> Layers:
-        return Layers(
-            layers,
-            lambda layer: run.resid(layer, site=name, benchmark=cell.benchmark, regime=cell.regime),
-            len(cell.states),
-        )
+        return _source(run, layers, name, len(cell.states), benchmark=cell.benchmark, regime=cell.regime)
 
     asked = getattr(run, "config", {}).get("after") or []
     anchor = next((str(text) for text in asked if not str(text).isdigit()), "anchor")
@@ -525,7 +536,7 @@ def _across(
         groups = rows["benchmark"].astype(str).to_numpy(object)
         if len(set(groups)) < 2:
             continue
-        source = Layers(layers, _reader(run, site, regime), len(rows))
+        source = _source(run, layers, site, len(rows), regime=regime)
         items = np.empty(len(rows), dtype=object)
         items[:] = list(zip(groups, rows["item_id"].astype(str), strict=True))
         finite = source.finite()
@@ -549,8 +560,14 @@ def _across(
     return {regime: _transfer(sums[regime], target, parts, settings) for regime, (target, parts, *_) in sources.items()}
 
 
-def _reader(run: RunLike, site: str, regime: str) -> Callable[[int], np.ndarray]:
-    return lambda layer: run.resid(layer, site=site, regime=regime)
+def _source(run: RunLike, layers: tuple[int, ...], site: str, n: int, **chosen: str) -> Layers:
+    """The chosen states of a run by layer, [n, d]; what a site keeps by head (`z`) stands side by side."""
+
+    def read(layer: int) -> np.ndarray:
+        rows = run.resid(layer, site=site, **chosen)
+        return rows.reshape(len(rows), math.prod(rows.shape[1:]))
+
+    return Layers(layers, read, n)
 
 
 def _transfer(
@@ -579,6 +596,11 @@ def model_name(run: RunLike) -> str:
         if value:
             return str(value)
     return "model"
+
+
+def _check_target(values: pd.Series, name: str) -> None:
+    if pd.api.types.is_numeric_dtype(values) and not values.dropna().isin((0, 1)).all():
+        raise RequestError(f"The column {name!r} holds numbers; a target is yes or no, or a label such as an option.")
 
 
 def _site(run: RunLike, asked: str) -> str:

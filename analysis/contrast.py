@@ -52,7 +52,7 @@ def before_after(
         States of the same rows in the same order, for instance at the boundary and after the first generated tokens.
         A row that is not finite in either is left out of both.
     y, items, layers, seed, resamples, shuffles, probe, split, level
-        As in `probes.recoverability`; y is a yes/no outcome.
+        As in `probes.recoverability`. With more than two classes the difference is undefined.
     """
     first, second = (s if isinstance(s, Layers) else Layers.of(s) for s in (before, after))
     if first.n != second.n:
@@ -60,8 +60,6 @@ def before_after(
     both = first.finite() & second.finite()
     labels = [value if good else None for value, good in zip(list(y), both, strict=True)]
     target = Target.of(labels, items, first, both)
-    if len(target.classes) > 2:
-        raise RequestError("before_after takes a yes/no outcome.")
     chosen = split if split is not None else splits.split_items(target.items, target.labels, seed=seed)
     units = np.arange(first.n) if items is None else items
     one, two = (
@@ -80,6 +78,8 @@ def difference(
     for result in (a, b):
         if not result.defined:
             return statistics.undefined_interval(result.reason, method="paired percentile bootstrap", level=level)
+    if np.ndim(a.test_scores) > 1 or np.ndim(b.test_scores) > 1:
+        return statistics.undefined_interval("more than two classes", method="paired percentile bootstrap", level=level)
     pairs = matched(a, b)
     if not pairs.size:
         return statistics.undefined_interval("the test parts share no item", level=level)

@@ -33,13 +33,15 @@ class Dimensionality:
     aggregate, aggregate_unbiased : float
         Variance-weighted mean of each.
     ninety : [L] int
-        Smallest number of principal components that hold 90% of the variance.
+        Smallest number of principal components that hold 90% of the variance; 0 where it is not known.
     ceiling : int
         n - 1, the largest rank that n centred states can have; no plug-in ratio can be above it.
     n : int
     left_out : int
         States left out because they hold a value that is not finite.
     reason : str
+    layers : tuple of int
+        Layer numbers of the L values, where they are known.
     """
 
     per_layer: np.ndarray
@@ -52,6 +54,7 @@ class Dimensionality:
     n: int
     left_out: int = 0
     reason: str = ""
+    layers: tuple[int, ...] = ()
 
 
 def participation_ratio(x: np.ndarray, unbiased: bool = False) -> float:

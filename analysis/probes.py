@@ -58,13 +58,15 @@ class Recoverability:
         Percentile bootstrap over test items.
     small_sample : Interval
         Newcombe's closed-form interval, for test parts so small or so well separated that a bootstrap has no width.
+        Undefined where an item has several test rows, which are not independent.
     train_auroc, validation_auroc, gap : float
         gap = train - test.
     C : float
         Chosen regularisation (for other probes: the chosen setting).
     layers : tuple of int
     shuffle_auroc : float
-        Mean test AUROC over refits on permuted training labels.
+        Mean test AUROC over refits on permuted training labels. Items with several rows are permuted whole, with items of
+        as many rows.
     shuffle_null : [shuffles] float
     shuffle_p : float
         (1 + permutations at least as good) / (1 + permutations).
@@ -72,6 +74,8 @@ class Recoverability:
     n_train, n_validation, n_test : int
         Rows of each part; test_positives counts class 1 in the test part.
     test_items : [n_test], item of each test row; test_labels, test_scores alongside
+    test_read : [n_test] int
+        Number of the class that the probe reads from each test row (see `_read`).
     left_out : int
         Rows left out for a missing label or a value that is not finite.
     reason : str
@@ -99,6 +103,7 @@ class Recoverability:
     test_items: np.ndarray = field(default_factory=lambda: np.empty(0, object), repr=False)
     test_labels: np.ndarray = field(default_factory=lambda: np.empty(0), repr=False)
     test_scores: np.ndarray = field(default_factory=lambda: np.empty(0), repr=False)
+    test_read: np.ndarray = field(default_factory=lambda: np.empty(0, int), repr=False)
     left_out: int = 0
     classes: tuple[Any, ...] = ()
     calibration: calibrations.Calibration | None = field(default=None, repr=False)
@@ -290,6 +295,12 @@ def _code(values: list[Any], classes: tuple[Any, ...] | None) -> tuple[np.ndarra
     return np.array([float(number[v]) for v in values]), names
 
 
+def coded(values: Any, classes: Sequence[Any]) -> np.ndarray:
+    """Labels as the numbers of their classes ([n] float64); NaN where one is missing or of no such class."""
+    number = {name: float(i) for i, name in enumerate(classes)}
+    return np.array([math.nan if statistics.missing(v) else number.get(v, math.nan) for v in values], dtype=np.float64)
+
+
 def layer_sets(source: Layers, layers: Any) -> list[tuple[int, ...]]:
     """Candidate sets of layers: all (None), one set of numbers, or several sets; negative numbers count back."""
     if layers is None:
@@ -332,7 +343,7 @@ def evaluate(
     truth = target.one_against_rest()
     fittable = [c for c in range(truth.shape[0]) if 0 < truth[c, parts.train].sum() < parts.train.size]
     real = truth[fittable][:, parts.train]
-    permuted = [real[:, rng.permutation(parts.train.size)] for _ in range(shuffles)]
+    permuted = [real[:, statistics.permuted_rows(target.items[parts.train], rng)] for _ in range(shuffles)]
     stacked = np.concatenate([real, *permuted])  # [(1 + shuffles) * c, m]
     scores = np.stack([kind.fit(p, stacked, seed) for p in candidates])  # [sets, grid, p, r]
     scores = scores.reshape(len(candidates) * len(kind.grid), 1 + shuffles, len(fittable), -1)
@@ -348,11 +359,12 @@ def evaluate(
     best_set, best_setting = divmod(int(choice[0]), len(kind.grid))
     binary = len(target.classes) <= 2
     positives = int(test_labels[0].sum()) if binary else 0
-    small = (
-        statistics.newcombe_auroc(interval.estimate, positives, parts.test.size - positives, level)
-        if binary
-        else statistics.undefined_interval("more than two classes", level=level)
-    )
+    if not binary:
+        small = statistics.undefined_interval("more than two classes", level=level)
+    elif len(set(target.items[parts.test])) < parts.test.size:
+        small = statistics.undefined_interval("several rows per item", level=level)
+    else:
+        small = statistics.newcombe_auroc(interval.estimate, positives, parts.test.size - positives, level)
     return Recoverability(
         test_auroc=interval.estimate,
         interval=interval,
@@ -375,6 +387,7 @@ def evaluate(
         test_items=target.items[parts.test],
         test_labels=test_labels[0] if binary else target.labels[parts.test],
         test_scores=test_scores[0, 0] if binary else test_scores[0].T,
+        test_read=_read(picked[0], labels, parts, fittable if not binary else None),
         left_out=target.left_out,
         classes=tuple(target.classes[c] for c in fittable) if not binary else target.classes,
         calibration=(
@@ -411,6 +424,22 @@ def _choose(
     named = f"C fixed at {kind.fallback:g}" if kind.name == "logistic" else f"setting fixed at {kind.fallback:g}"
     first = "" if sets == 1 else ", first set of layers taken"
     return np.full(values.shape[1], setting), f"{why}: {named}{first}"
+
+
+def _read(scores: np.ndarray, labels: np.ndarray, parts: Parts, classes: Sequence[int] | None) -> np.ndarray:
+    """Class read from each test row, from one-against-rest scores [c, r] with their labels; yes or no without `classes`.
+
+    Each class's score is counted from the middle between the mean training scores of its two sides, in halves of their
+    distance. A penalty that validation AUROC chose may leave every score on the side of the more frequent class: ranked as
+    well as ever, but read at 0 (or by the highest score) the probe would always say that class.
+    """
+    train, held = scores[:, parts.train], labels[:, parts.train]
+    one, other = (np.where(held == side, train, 0.0).sum(1) / (held == side).sum(1) for side in (1, 0))
+    half = np.abs(one - other) / 2
+    place = (scores[:, parts.test] - ((one + other) / 2)[:, None]) / np.where(half > 0, half, 1.0)[:, None]
+    if classes is None:
+        return (place[0] > 0).astype(int)
+    return np.asarray(classes)[place.argmax(axis=0)]
 
 
 def _macro(labels: np.ndarray, scores: np.ndarray) -> float:

@@ -443,6 +443,21 @@ def resample_weights(n: int, resamples: int, seed: int, groups: np.ndarray | Non
         done += rows
 
 
+def permuted_rows(groups: Sequence[Any] | np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A random order [n] of rows that trades whole groups for groups of as many rows; single rows are simply permuted.
+
+    Under the hypothesis that labels say nothing, it is the groups (items) that may be exchanged, not their rows.
+    """
+    members: dict[Any, list[int]] = {}
+    for row, group in enumerate(groups):
+        members.setdefault(group, []).append(row)
+    order = np.arange(len(groups))
+    for size in sorted({len(rows) for rows in members.values()}):
+        block = np.array([rows for rows in members.values() if len(rows) == size])
+        order[block] = block[rng.permutation(len(block))]
+    return order
+
+
 def percentile_interval(
     estimate: float, draws: np.ndarray, *, level: float, method: str, n: int, left_out: int = 0
 ) -> Interval:

@@ -181,6 +181,9 @@ def predictors_table(analyses: Sequence[RunAnalysis]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+_NO_NEIGHBOURS = {"two_nn": math.nan, "levina_bickel": math.nan, "duplicates": math.nan, "reason": "no states were kept"}
+
+
 def dimension_table(analyses: Sequence[RunAnalysis]) -> pd.DataFrame:
     """Participation ratios, weight, 90% count, ceiling and neighbour estimates per cell and layer."""
     rows = []
@@ -189,12 +192,12 @@ def dimension_table(analyses: Sequence[RunAnalysis]) -> pd.DataFrame:
             d = cell.dimension
             if d is None:
                 continue
-            for i, layer in enumerate(analysis.layers):
-                near = cell.neighbours.iloc[i]
+            for i, layer in enumerate(d.layers):
+                near = cell.neighbours.iloc[i] if i < len(cell.neighbours) else _NO_NEIGHBOURS
                 row: dict[str, Any] = {"model": cell.model, "benchmark": cell.benchmark, "regime": cell.regime}
                 row |= {"layer": layer, "n": d.n, "ceiling": d.ceiling, "participation_ratio": d.per_layer[i]}
                 row |= {"participation_ratio_unbiased": d.unbiased[i], "weight": d.weights[i]}
-                row |= {"components_90": d.ninety[i], "two_nn": near["two_nn"]}
+                row |= {"components_90": d.ninety[i] or math.nan, "two_nn": near["two_nn"]}
                 row |= {"levina_bickel": near["levina_bickel"], "duplicates": near["duplicates"]}
                 row["reason"] = d.reason or near["reason"]
                 rows.append(row)

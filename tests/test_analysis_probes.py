@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import roc_auc_score
-from sklearn.neighbors import KNeighborsClassifier
+from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 from sklearn.preprocessing import StandardScaler
 
 from precollapse.analysis import logistic, probes, rowspace, splits, statistics
@@ -118,6 +118,59 @@ def test_every_probe_finds_a_strong_signal_and_no_signal_in_noise(name):
     assert strong.test_auroc > 0.8 and strong.probe == name
     noise = probes.recoverability(x, y, layers=[3], probe=name, shuffles=0, resamples=50)
     assert 0.1 < noise.test_auroc < 0.9
+
+
+@pytest.mark.parametrize("name", list(probes.PROBES))
+def test_a_probe_that_ranks_well_also_reads_well(name):
+    """Whatever penalty validation chose: it must not say the more frequent class of every row."""
+    rng = np.random.default_rng(0)
+    y = rng.random(120) < 0.3
+    x = rng.standard_normal((120, 1, 8))
+    x[y] += 3
+    r = probes.recoverability(x, y, shuffles=0, resamples=2, probe=name)
+    assert (r.test_read == r.test_labels).mean() > 0.9
+    letters = np.array(list("DBCA"))[rng.choice(4, 200, p=(0.1, 0.2, 0.2, 0.5))]
+    centres = {"A": 0, "B": 2, "C": 4, "D": 6}
+    many = rng.standard_normal((200, 1, 8))
+    for row, letter in zip(many, letters, strict=True):
+        row[0, centres[letter] : centres[letter] + 2] += 4
+    r = probes.recoverability(many, letters, shuffles=0, resamples=2, probe=name)
+    assert r.classes == ("A", "B", "C", "D") and (r.test_read == r.test_labels).mean() > 0.85
+
+
+def test_what_mean_difference_reads_is_the_nearest_centroid():
+    x, y = _states(n=90, layers=1, d=5)
+    split = splits.split_items(np.arange(90), y)
+    train, _, test = split.rows(np.arange(90))
+    r = probes.recoverability(x, y, split=split, shuffles=0, resamples=2, probe="mean-difference")
+    scaled = StandardScaler().fit(x[train, 0]).transform(x[:, 0])[:, 1:]  # the first feature is constant
+    nearest = NearestCentroid().fit(scaled[train], y[train]).predict(scaled[test])
+    assert (r.test_read == nearest).all()
+
+
+def test_label_shuffles_trade_whole_items():
+    """Three prompts of an item share its label: a shuffle that tears them apart is no draw under the hypothesis."""
+    items = ["a", "b", "a", "c", "b", "d", "d", "d"]
+    label = {"a": 0, "b": 1, "c": 2, "d": 3}
+    rng, seen = np.random.default_rng(0), set()
+    for _ in range(200):
+        order = statistics.permuted_rows(items, rng)
+        assert sorted(order) == list(range(8))
+        moved = [label[items[i]] for i in order]
+        assert all(len({moved[i] for i, item in enumerate(items) if item == name}) == 1 for name in label)
+        seen.add(tuple(moved))
+    assert seen == {(0, 1, 0, 2, 1, 3, 3, 3), (1, 0, 1, 2, 0, 3, 3, 3)}
+    single = statistics.permuted_rows(range(50), np.random.default_rng(1))
+    assert (single == np.random.default_rng(1).permutation(50)).all()
+
+
+def test_several_rows_of_an_item_are_not_counted_as_independent():
+    x, y = _states(n=40, layers=1, d=8)
+    once = probes.recoverability(x, y, shuffles=0, resamples=50)
+    tripled = np.repeat(np.arange(40), 3)
+    got = probes.recoverability(x[tripled], y[tripled], tripled, shuffles=0, resamples=50)
+    assert got.n_test == 3 * once.n_test and not got.small_sample.defined and got.shown == got.interval
+    assert "several rows per item" in got.small_sample.reason
 
 
 def test_standardisation_uses_training_rows_only():

@@ -228,7 +228,13 @@ def test_a_run_without_states_reports_outcomes_entropy_and_stored_moments(tmp_pa
     kept = {"count": 20, "trace": [1.0, 3.0], "participation_ratio": [4.0, 8.0]}
     kept["participation_ratio_unbiased"] = [None, 12.0]
     run.manifest = {"model": "toy", "moments": {"gsm8k/cot": kept}}
+    kept["layers"] = [3, 7]
+    run.config["moments"] = True
     made = report.write_report(run, tmp_path, settings=QUICK)
+    by_layer = made.dimension
+    assert by_layer["layer"].tolist() == [3, 7] and by_layer["participation_ratio"].tolist() == [4.0, 8.0]
+    assert by_layer["weight"].tolist() == [0.25, 0.75] and by_layer["components_90"].isna().all()
+    assert "moments are added up once the run is finished" in made.table.set_index("regime")["missing"]["babble"].iloc[0]
     table = made.table.set_index(["benchmark", "regime"])
     assert table["accuracy"].notna().all() and table["entropy_bits"].notna().all() and table["auroc"].isna().all()
     assert "auroc: no states of the residual stream were captured" in table.loc[("gsm8k", "cot"), "missing"]
@@ -320,6 +326,42 @@ def test_another_target_and_layer_sets():
     letters = cells.Settings(target="option_choice", n_splits=1, shuffles=1, resamples=20, cross_benchmark=False)
     several = report.write_report(run, None, settings=letters).table.set_index(["benchmark", "regime"])
     assert np.isfinite(several.loc[("arc_challenge", "cot"), "auroc"])
+
+
+def test_a_target_of_two_labels_is_read_like_yes_and_no():
+    run = make()
+    run.states["finish"] = np.where(run.states["correct"].astype(bool), "stop", "length")
+    run.states["wrong"] = ~run.states["correct"].astype(bool)
+    names = cells.Settings(target="finish", n_splits=1, shuffles=1, resamples=20, cross_benchmark=False)
+    right = cells.Settings(target="correct", n_splits=1, shuffles=1, resamples=20, cross_benchmark=False)
+    a, b = (report.write_report(run, None, settings=s) for s in (names, right))  # "length" < "stop": stop is class 1
+    pd.testing.assert_frame_equal(a.predictors, b.predictors)
+    pd.testing.assert_series_equal(a.table["auroc"], b.table["auroc"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": -1}, "seed must be a whole number from 0"),
+        ({"resamples": 0}, "resamples must be a whole number from 1"),
+        ({"shuffles": -1}, "shuffles must be"),
+        ({"n_splits": 10**9}, "splits must be a whole number from 0 to 10000, found 1000000000"),
+        ({"level": 95}, "level must lie between 0 and 1"),
+        ({"target": "entropy_bits"}, "'entropy_bits' holds numbers"),
+        ({"target": "output_tokens"}, "'output_tokens' holds numbers"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(changes, message):
+    with pytest.raises(RequestError, match=message):
+        cells.analyse(make(n=6), cells.Settings(**changes))
+
+
+def test_states_kept_by_head_are_read_side_by_side():
+    run = make(n=12)
+    plain = report.write_report(run, None, settings=cells.Settings(n_splits=1, shuffles=1, resamples=20))
+    run.sites, run.arrays = {"z": run.sites["resid_post"]}, run.arrays.reshape(*run.arrays.shape[:2], 4, -1)
+    by_head = report.write_report(run, None, settings=cells.Settings("z", n_splits=1, shuffles=1, resamples=20))
+    pd.testing.assert_frame_equal(plain.table, by_head.table)
 
 
 # -- regimes and options -----------------------------------------------------------------------------------------------

@@ -178,6 +178,8 @@ def test_before_and_after_share_the_test_items():
     assert got.difference.lower > 0 and got.difference.estimate == pytest.approx(
         got.after.test_auroc - got.before.test_auroc
     )
+    several = contrast.before_after(before, after, np.array(list("ABC"))[np.arange(200) % 3], shuffles=0, resamples=20)
+    assert several.before.defined and several.after.defined and several.difference.reason == "more than two classes"
     nothing = contrast.before_after(before, after, np.ones(200, bool))
     assert not nothing.difference.defined and "one class" in nothing.difference.reason
 
