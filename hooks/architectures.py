@@ -312,7 +312,7 @@ def output_width(module: Any) -> int | None:
     for name in ("out_features", "outfeatures"):
         if isinstance(value := getattr(module, name, None), int):
             return value
-    weight = getattr(module, "weight", None)
+    weight: Any = getattr(module, "weight", None)
     return int(weight.shape[0]) if getattr(weight, "ndim", 0) == 2 else None
 
 

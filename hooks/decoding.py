@@ -7,11 +7,31 @@ texts that studies keep.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 
 from ..errors import CaptureError
+
+CACHE_NAMES = ("cache", "past_key_values", "cache_params")
+"""What a model's cache is called, by transformers' version and by family."""
+
+
+def cache_name(accepted: Iterable[str]) -> str | None:
+    """Under which of these argument names a forward takes its cache; None where it takes none."""
+    names = set(accepted)
+    return next((name for name in CACHE_NAMES if name in names), None)
+
+
+def cache_in(arguments: Mapping[str, Any]) -> Any:
+    """The cache among a pass's arguments, None where there is none."""
+    return next((arguments[name] for name in CACHE_NAMES if arguments.get(name) is not None), None)
+
+
+def cache_of(output: Any) -> Any:
+    """The key/value (or recurrent) cache in a model's output, None where there is none."""
+    return next((value for name in CACHE_NAMES if (value := getattr(output, name, None)) is not None), None)
 
 
 def takes_mask(cache: Any) -> bool:
@@ -46,12 +66,12 @@ def step_inputs(
         If the model's forward takes no cache.
     """
     names = inspect.signature(model.forward).parameters
-    cache_name = next((n for n in ("cache", "past_key_values", "cache_params") if n in names), None)
-    if cache_name is None:
+    keyword = cache_name(names)
+    if keyword is None:
         raise CaptureError(
             f"{type(model).__name__} takes no cache, so generation cannot go on from a capture; capture only"
         )
-    inputs: dict[str, Any] = {"input_ids": token[:, None], "use_cache": True, cache_name: cache}
+    inputs: dict[str, Any] = {"input_ids": token[:, None], "use_cache": True, keyword: cache}
     if mask is not None and takes_mask(cache):
         inputs["attention_mask"] = mask
     if "position_ids" in names:

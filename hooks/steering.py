@@ -22,13 +22,12 @@ from ..errors import CaptureError, RequestError
 from . import passes
 from .architectures import SITES, Architecture, Tap
 from .boundary import boundary_index
+from .decoding import cache_in
 from .selection import resolve_layers, resolve_sites
 from .taps import first_input, first_tensor
 
 MODES = ("add", "ablate", "project", "replace")
 POSITIONS = ("all", "prompt", "boundary", "generated", "response")
-
-_CACHE_NAMES = ("cache", "past_key_values", "cache_params")
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,7 +303,7 @@ class _Applied:
             return None
         rows, width = tuple(range(self.batch)), int(tokens.shape[1])
         mask = given.get("attention_mask")
-        filled = _filled(next((given[name] for name in _CACHE_NAMES if given.get(name) is not None), None))
+        filled = _filled(cache_in(given))
         if filled and width == 1:
             return passes.Pass(rows)
         repeated = (

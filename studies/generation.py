@@ -14,8 +14,7 @@ import torch
 
 from ..errors import CaptureError
 from ..hooks import CapturedBatch, passes
-from ..hooks.backends.hf import cache_of
-from ..hooks.decoding import step_inputs
+from ..hooks.decoding import cache_of, step_inputs
 from ..hooks.rotary import length_rule, switches
 
 

@@ -23,11 +23,11 @@ from torch import Tensor
 
 from ..errors import RequestError
 from ..hooks.architectures import Architecture, describe
+from ..hooks.decoding import cache_name, cache_of
 
 TRUNK = -1
 _MASKED_ATTENTION = ("eager", "sdpa")
 _MASKED_LAYERS = {"full_attention", "sliding_attention"}
-CACHE_NAMES = ("cache", "past_key_values", "cache_params")  # by version and family
 _PROBE_TOKENS = 24
 _LONGEST_PROBE = 512
 
@@ -244,18 +244,15 @@ def run_with_cache(arch: Architecture, ids: Tensor, positions: Tensor, cache: An
     if "position_ids" in accepted:
         arguments["position_ids"] = positions
     if cache is not None:
-        arguments[next(name for name in CACHE_NAMES if name in accepted)] = cache
+        keyword = cache_name(accepted)
+        assert keyword is not None  # a model that takes no cache never gave one
+        arguments[keyword] = cache
     return arch.backbone(**arguments)
 
 
 def accepted_arguments(arch: Architecture) -> set[str]:
     """Names of the arguments that the backbone's forward pass takes."""
     return set(inspect.signature(arch.backbone.forward).parameters)
-
-
-def cache_of(out: Any) -> Any:
-    """The cache that a forward pass returned."""
-    return next(value for name in CACHE_NAMES if (value := getattr(out, name, None)) is not None)
 
 
 @torch.no_grad()
@@ -335,7 +332,7 @@ def _choose(model: Any, arch: Architecture) -> Method:
         if error <= tolerance(model.dtype):
             return Method("tree", None, error)
         reason = f"one pass under a tree mask gave states that differ by {error:.2g} from separate passes"
-    if not set(CACHE_NAMES) & accepted_arguments(arch):
+    if cache_name(accepted_arguments(arch)) is None:
         return Method("separate", f"{reason}; it has no cache to reuse", math.nan)
     error = difference(run_cached(arch, model, segments, rows).final, truth)
     if error <= tolerance(model.dtype):

@@ -42,7 +42,19 @@ def hook_counts(model: Any) -> list[tuple[int, int]]:
 
 # -- what is captured is the changed state ---------------------------------------------------------------------------
 
-FAMILIES = ("llama", "gpt2", "gemma2", "granite", "bloom", "opt", "opt-projected", "olmo2", "glm4", "falcon-alibi", "gptj")
+FAMILIES = (
+    "llama",
+    "gpt2",
+    "gemma2",
+    "granite",
+    "bloom",
+    "opt",
+    "opt-projected",
+    "olmo2",
+    "glm4",
+    "falcon-alibi",
+    "gptj",
+)
 SINGLE = ("gpt_oss", "jamba", "mamba2", "mamba")  # parts of these run in float32 only
 
 

@@ -15,7 +15,7 @@ from precollapse.errors import RequestError
 from precollapse.studies import StudyConfig, after, run_study
 from precollapse.studies.generation import Output
 
-SMALL = {"n": 4, "max_new_tokens": 6, "benchmarks": ("builtin", "builtin_choice"), "regimes": ("baseline", "cot")}
+SMALL = {"n": 4, "max_new_tokens": {"baseline": 6, "cot": 9}, "benchmarks": ("builtin", "builtin_choice"), "regimes": ("baseline", "cot")}
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def study_file(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run(tiny_folder, extractor, tmp_path_factory, study_file):
     out = tmp_path_factory.mktemp("after") / "run.zarr"
-    places = ("1", "4", "999", "e")  # the letter is an anchor that some outputs hold and others do not
+    places = ("1", "4", "9", "e")  # the letter is an anchor that some outputs hold and others do not
     config = StudyConfig(out=out, model=str(tiny_folder), after=places, hypotheses=study_file, **SMALL)
     return run_study(config, progress=False, extractor=extractor)
 
@@ -46,12 +46,12 @@ def _own(extractor, ids):
 
 
 def test_they_are_the_models_own_states_at_that_token(run, extractor):
-    reached = {"1": 0, "4": 0, "anchor": 0}
+    reached = {"1": 0, "4": 0, "9": 0, "anchor": 0}
     for i in range(len(run.states)):
         prompt, output = run.ragged("token_ids", i).tolist(), run.ragged("output_ids", i).tolist()
         text = extractor.tokenizer.decode(output, clean_up_tokenization_spaces=False)
         hidden = _own(extractor, prompt + output)
-        counts = {k: int(k) if len(output) >= int(k) else None for k in ("1", "4", "999")}
+        counts = {k: int(k) if len(output) >= int(k) else None for k in ("1", "4", "9")}
         last = [n for n in range(1, len(output) + 1) if "e" in extractor.tokenizer.decode(output[n - 1 : n])]
         counts["anchor"] = last[-1] if "e" in text else None
         for place, count in counts.items():
@@ -84,6 +84,11 @@ def test_an_anchor_counts_with_the_token_that_completes_its_last_occurrence(extr
         {"after": ("####", "Answer:")},
         {"after": ("1", "1")},
         {"after": ("1", "01")},
+        {"after": ("1.5",)},
+        {"after": ("1e3",)},
+        {"after": ("²",)},
+        {"after": ("nan",)},
+        {"after": ("10",)},  # under no regime may so many tokens be written
         {"after": ("1",), "generate": False},
         {"after": ("1",), "sites": ("resid_mid",)},
     ],
@@ -97,7 +102,7 @@ def test_the_report_compares_before_with_after_on_one_split(run):
     made = report.write_report(run, None)
     table = made.after.set_index(["benchmark", "regime", "place"])
     assert len(table) == 4 * 4
-    assert (table.xs("999", level="place")["reached"] == 0).all()
+    assert (table.xs(("baseline", "9"), level=("regime", "place"))["reached"] == 0).all()
     assert table.loc[("builtin", "baseline", "1"), "reached"] == 4
     assert "Before and after the first tokens" in made.to_markdown()
 
@@ -119,7 +124,7 @@ def test_a_study_goes_on_only_under_the_hypotheses_it_was_started_with(
 ):
     other = tmp_path / "other.yaml"
     other.write_text(study_file.read_text() + "# later\n")
-    places = ("1", "4", "999", "e")
+    places = ("1", "4", "9", "e")
     config = StudyConfig(out=run.path, model=str(tiny_folder), after=places, hypotheses=other, **SMALL)
     with pytest.raises(store.ConfigMismatch, match="hypotheses_sha256"):
         run_study(config, progress=False, extractor=extractor)

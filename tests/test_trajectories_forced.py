@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import types
 from typing import Any
 
@@ -13,7 +14,7 @@ import transformers as tf
 
 from precollapse.errors import RequestError
 from precollapse.studies import prefix_tree, trajectories
-from precollapse.studies.forced import answer_forms
+from precollapse.studies.forced import _alone, answer_forms
 
 from .conftest import byte_tokenizer
 
@@ -96,6 +97,26 @@ def test_one_pass_equals_separate_passes(family):
         ranked = np.sort(expected, axis=1)
         assert np.allclose(f.margin, ranked[:, -1] - ranked[:, -2], atol=2e-4)
     assert found[0].boundaries[0] == 0 and len(found[0].boundaries) == 7
+
+
+def test_an_answer_that_another_begins_with_counts_only_what_does_not_go_on_to_it():
+    ex = small_model(*FAMILIES["llama"])
+    names = ("4", "42", "421", "7")
+    (f,) = trajectories.forced_answers(ex, [PROMPT], CHAINS[:1], options=names)
+    whole = np.exp(separate(ex, PROMPT, CHAINS[0], f.boundaries, trajectories.ANCHOR, [[x, " " + x] for x in names]))
+    expected = np.stack([whole[:, 0] - whole[:, 1], whole[:, 1] - whole[:, 2], whole[:, 2], whole[:, 3]], axis=1)
+    assert np.allclose(np.exp(f.option_logprobs), expected, rtol=1e-3)
+    assert np.allclose(f.option_mass, whole[:, 0] + whole[:, 3], rtol=1e-3)  # any answer with 4, or 7
+    (offered,) = trajectories.forced_answers(ex, [PROMPT], CHAINS[:1], options=None, candidates=[names])
+    alone = np.exp(separate(ex, PROMPT, CHAINS[0], f.boundaries, trajectories.ANCHOR, [[" " + x] for x in names]))
+    assert np.allclose(np.exp(offered.candidate_logprobs), alone, rtol=1e-3)  # sequences, as they are
+    assert np.allclose(offered.option_mass, alone[:, 0] + alone[:, 3], rtol=1e-3)
+
+
+def test_answers_that_begin_alike_exclude_each_other_when_the_model_is_sure():
+    known = {(1,): math.log(0.8), (1, 2): math.log(0.8), (3,): math.log(0.2)}
+    left = [math.exp(_alone(form, known)) for form in known]
+    assert left[0] < 1e-6 and left[1:] == pytest.approx([0.8, 0.2]) and sum(left) <= 1 + 1e-6
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "mistral"])

@@ -16,6 +16,7 @@ from ...errors import CaptureError
 from ..architectures import Architecture, describe
 from ..attention import attention_rows, supports_attention
 from ..boundary import Batch
+from ..decoding import cache_name, cache_of
 from ..evaluation import evaluating
 from ..models import refuse_unsupported
 from ..taps import RowBuffers, first_tensor, tapped
@@ -39,7 +40,7 @@ class HuggingFaceBackend:
         self.architecture: Architecture = describe(model)
         parameters = inspect.signature(self.architecture.backbone.forward).parameters
         self._takes_positions = "position_ids" in parameters
-        self._cache_name = next((n for n in ("cache", "past_key_values", "cache_params") if n in parameters), None)
+        self._cache_name = cache_name(parameters)
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -95,12 +96,3 @@ class HuggingFaceBackend:
             attention=None if recorded is None else recorded.result(),
             cache=cache_of(output) if request.use_cache else None,
         )
-
-
-def cache_of(output: Any) -> Any:
-    """The key/value (or recurrent) cache in a model's output, under whichever name this version gives it."""
-    for name in ("cache", "past_key_values", "cache_params"):
-        value = getattr(output, name, None)
-        if value is not None:
-            return value
-    return None
