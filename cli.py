@@ -274,21 +274,25 @@ def study_config(a: argparse.Namespace) -> Any:
 
 def _run(a: argparse.Namespace) -> int:
     _quiet_libraries()
-    from .analysis.overview import as_text, overview
+    from .analysis.overview import overview
     from .studies import run_study
 
     run = run_study(study_config(a), progress=not a.quiet)
-    table = overview(run)
+    return _made(a, run, overview(run), "states")
+
+
+def _made(a: argparse.Namespace, run: Any, table: Any, unit: str) -> int:
+    """Say what a run holds now and what comes next; 1 when something of it failed or is missing, else 0."""
+    from .analysis.overview import as_text
+
+    done = run.progress
     if a.json:
-        _print_json(
-            {"run": str(a.out), "cells": json.loads(table.to_json(orient="records")), "complete": run.progress.complete}
-        )
+        cells = json.loads(table.to_json(orient="records"))
+        _print_json({"run": str(a.out), "cells": cells, "complete": done.complete})
     else:
-        print(as_text(table))
-        print(
-            f"\n{a.out}: {run.progress.states} of {run.progress.states_total} states. Next: precollapse report {shlex.quote(str(a.out))} --out {shlex.quote(Path(a.out).stem + '-report')}"
-        )
-    return 1 if run.failed_cells or not run.progress.complete else 0
+        report = f"precollapse report {shlex.quote(str(a.out))} --out {shlex.quote(Path(a.out).stem + '-report')}"
+        print(f"{as_text(table)}\n\n{a.out}: {done.states} of {done.states_total} {unit}. Next: {report}")
+    return 1 if run.failed_cells or not done.complete else 0
 
 
 # --- report ------------------------------------------------------------------------------------------------------------
@@ -528,7 +532,7 @@ def _trajectories_command(commands: Any) -> None:
 
 def _trajectories(a: argparse.Namespace) -> int:
     _quiet_libraries()
-    from .analysis.overview import as_text, overview
+    from .analysis.overview import overview
     from .studies import TrajectoryConfig, run_trajectories
 
     measures = ("sampled", "forced") if a.both else (("forced",) if a.forced else ("sampled",))
@@ -573,14 +577,7 @@ def _trajectories(a: argparse.Namespace) -> int:
     )
     run = run_trajectories(config, progress=not a.quiet)
     table = overview(run)[["benchmark", "states", "planned", "note"]].rename(columns={"states": "chains"})
-    if a.json:
-        _print_json(
-            {"run": str(a.out), "cells": json.loads(table.to_json(orient="records")), "complete": run.progress.complete}
-        )
-    else:
-        print(as_text(table))
-        print(f"\nNext: precollapse report {shlex.quote(str(a.out))} --out {shlex.quote(Path(a.out).stem + '-report')}")
-    return 1 if run.failed_cells or not run.progress.complete else 0
+    return _made(a, run, table, "chains")
 
 
 # --- steer, profile -----------------------------------------------------------------------------------------------------

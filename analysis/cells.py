@@ -458,7 +458,7 @@ def _after(
         return _source(run, layers, name, len(cell.states), benchmark=cell.benchmark, regime=cell.regime)
 
     asked = getattr(run, "config", {}).get("after") or []
-    anchor = next((str(text) for text in asked if not str(text).isdigit()), "anchor")
+    anchor = next((str(text) for text in asked if not (str(text).isascii() and str(text).isdigit())), "anchor")
     return tuple(
         after.compare(
             place if place.isdigit() else anchor,

@@ -306,18 +306,20 @@ def formats(data: pd.DataFrame) -> Canvas:
         return _nothing("needs a free-response and a multiple-choice benchmark")
     regimes = _regimes(data)
     canvas, axes = _pyplot().subplots(figsize=(5, 3), layout="constrained")
-    for k, kind in enumerate(kinds):
-        rows = data[data["format"] == kind].set_index("regime").reindex(regimes)
-        at = np.arange(len(regimes)) + (k - 0.5) * 0.16
+    models = list(dict.fromkeys(data["model"]))  # never pooled: the same items stand under each
+    series = [(model, kind) for model in models for kind in kinds]
+    for k, (model, kind) in enumerate(series):
+        rows = data[(data["model"] == model) & (data["format"] == kind)].set_index("regime").reindex(regimes)
+        at = np.arange(len(regimes)) + (k - (len(series) - 1) / 2) * 0.16
         axes.errorbar(
             at,
             rows["entropy_bits"].to_numpy(float),
             yerr=_bounds(rows, "entropy_bits"),
-            fmt=MARKERS[k],
-            color=COLOURS[k],
+            fmt=MARKERS[k % len(MARKERS)],
+            color=COLOURS[k % len(COLOURS)],
             capsize=3,
             linestyle="none",
-            label={"free": "free response", "choice": "multiple choice"}[kind],
+            label={"free": "free response", "choice": "multiple choice"}[kind] + f", {model}" * (len(models) > 1),
         )
         for x, value in zip(at, rows["entropy_bits"].to_numpy(float), strict=True):
             if not math.isfinite(value):

@@ -113,7 +113,9 @@ def parse(raw: bytes, file: Path) -> Family:
     if not isinstance(alpha, int | float) or not 0 < alpha < 1:
         raise RequestError(f"{file}: alpha is {alpha!r}; give a number between 0 and 1.")
     if not content["hypotheses"]:
-        raise RequestError(f"The hypothesis file {file} declares no hypothesis; list at least one, or leave the file out.")
+        raise RequestError(
+            f"The hypothesis file {file} declares no hypothesis; list at least one, or leave the file out."
+        )
     found = tuple(_hypothesis(entry, i, file) for i, entry in enumerate(content["hypotheses"]))
     names = [h.id for h in found]
     twice = sorted({name for name in names if names.count(name) > 1})
@@ -136,7 +138,9 @@ def _hypothesis(entry: Any, i: int, file: Path) -> Hypothesis:
         raise RequestError(f"{where} lacks {missing[0]!r}.")
     for name, value in entry.items():
         if not isinstance(value, str | int | float) or isinstance(value, bool):
-            raise RequestError(f"{where}: {name} is {value!r}; give one name or text (in quotes where YAML reads it otherwise).")
+            raise RequestError(
+                f"{where}: {name} is {value!r}; give one name or text (in quotes where YAML reads it otherwise)."
+            )
     if entry["test"] not in TESTS:
         raise RequestError(f"{where} asks for the test {entry['test']!r}; choose one of {', '.join(TESTS)}.")
     if entry.get("alternative", "two-sided") not in ("two-sided", "greater", "less"):

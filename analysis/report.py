@@ -341,8 +341,7 @@ _TRANSFER = (
 )
 _TRANSFER_CAPTION = "Trained on one regime's (or benchmark's) training items, scored on another's test items."
 _AFTER = (
-    ("benchmark", "benchmark", 0),
-    ("regime", "regime", 0),
+    *_CELL,
     ("after", "place", 0),
     ("reached", "reached", 0),
     ("test n", "n_test", 0),
@@ -493,10 +492,10 @@ def _states(analyses: Sequence[RunAnalysis]) -> pd.DataFrame:
 
 def _format_data(states: pd.DataFrame, settings: Settings) -> pd.DataFrame:
     rows = []
-    for (kind, regime), part in states.groupby(["format", "regime"], sort=False):
+    for (model, kind, regime), part in states.groupby(["model", "format", "regime"], sort=False):
         found = statistics.bootstrap_mean(part["entropy_bits"], settings.resamples, settings.level, settings.seed)
-        rows.append((kind, regime, len(part), found.estimate, found.lower, found.upper))
-    columns = ["format", "regime", "n", "entropy_bits", "entropy_bits_lower", "entropy_bits_upper"]
+        rows.append((model, kind, regime, len(part), found.estimate, found.lower, found.upper))
+    columns = ["model", "format", "regime", "n", "entropy_bits", "entropy_bits_lower", "entropy_bits_upper"]
     return pd.DataFrame(rows, columns=columns)
 
 

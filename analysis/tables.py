@@ -181,7 +181,12 @@ def predictors_table(analyses: Sequence[RunAnalysis]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-_NO_NEIGHBOURS = {"two_nn": math.nan, "levina_bickel": math.nan, "duplicates": math.nan, "reason": "no states were kept"}
+_NO_NEIGHBOURS = {
+    "two_nn": math.nan,
+    "levina_bickel": math.nan,
+    "duplicates": math.nan,
+    "reason": "no states were kept",
+}
 
 
 def dimension_table(analyses: Sequence[RunAnalysis]) -> pd.DataFrame:

@@ -343,7 +343,9 @@ def _measure(
             draft.say(f"Preregistration {registered.sha256[:16]}: {registered.title}")
             if outcome != OUTCOMES[registered.outcome]:
                 meant = tables.OUTCOMES[OUTCOMES[registered.outcome]]
-                draft.say(f"Exploratory: the registration is about the other outcome, {meant}; these are not its verdicts.")
+                draft.say(
+                    f"Exploratory: the registration is about the other outcome, {meant}; these are not its verdicts."
+                )
             draft.table(f"{name}_verdicts", verdicts(registered, found.estimates(), pvalues))
             draft.say("Deviations: " + ("; ".join(differing) if differing else "none.") + _early(run))
             draft.value(f"{name}_deviations", differing)

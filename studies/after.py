@@ -33,22 +33,36 @@ def check_places(places: Sequence[str]) -> tuple[str, ...]:
     """
     texts = tuple(str(place) for place in places)
     for place in texts:
-        if not place.strip() or (place.lstrip("-").isdigit() and int(place) < 1):
+        if not place.strip() or (_is_number(place) and not (is_count(place) and int(place) >= 1)):
             raise RequestError(
-                f"after names the place {place!r}; give a number of output tokens from 1, or a text such as ####"
+                f"after names the place {place!r}; give a whole number of output tokens from 1, or a text such as ####"
             )
-    names = [array_name(place) for place in texts if place.isdigit()]
+    names = [array_name(place) for place in texts if is_count(place)]
     if len(set(names)) < len(names):
         raise RequestError(f"after names a number of tokens twice: {', '.join(texts)}; name each once")
-    anchors = [place for place in texts if not place.isdigit()]
+    anchors = [place for place in texts if not is_count(place)]
     if len(anchors) > 1:
         raise RequestError(f"after names {len(anchors)} anchors ({', '.join(anchors)}); give one, beside any numbers")
     return texts
 
 
+def is_count(place: str) -> bool:
+    """Whether a place is a number of tokens and not an anchor."""
+    return place.isascii() and place.isdigit()
+
+
+def _is_number(place: str) -> bool:
+    """Whether a text reads as some number, such as -3, 1.5 or ²: never an anchor that someone meant."""
+    try:
+        float(place)
+    except ValueError:
+        return place.isnumeric()
+    return True
+
+
 def array_name(place: str) -> str:
     """Name of the array that holds the states of a place."""
-    return f"{AFTER}{int(place) if place.isdigit() else 'anchor'}"
+    return f"{AFTER}{int(place) if is_count(place) else 'anchor'}"
 
 
 def token_count(tokenizer: Any, output: Output, place: str) -> int | None:
@@ -57,7 +71,7 @@ def token_count(tokenizer: Any, output: Output, place: str) -> int | None:
     An anchor is found at its last occurrence, and counts with the token that completes it.
     """
     ids = output.token_ids
-    if place.isdigit():
+    if is_count(place):
         return int(place) if int(place) <= len(ids) else None
     text, ends = token_ends_of_ids(tokenizer, ids)
     at = text.rfind(place)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ..errors import RequestError
 from ..hooks.architectures import Architecture, describe
+from .generation import end_ids
 from .shared_prefix import CopiedCaches, Origin, Rows, decoding_for, read_trunk, step
 
 SYSTEM_PROMPT = "Solve the problem step by step. Put each reasoning step on its own line. End with the final answer."
@@ -57,14 +58,6 @@ def uniforms(seed: int, item: str, prefix: int, sample: int, count: int) -> np.n
     """
     key = hashlib.sha256(f"{seed}\x1f{item}\x1f{prefix}\x1f{sample}".encode()).digest()[:16]
     return np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little"))).random(count)
-
-
-def stop_ids(model: Any, tokenizer: Any) -> frozenset[int]:
-    """Token ids that end a text: the generation config's and the tokenizer's."""
-    ids: set[int] = set()
-    for found in (getattr(getattr(model, "generation_config", None), "eos_token_id", None), tokenizer.eos_token_id):
-        ids |= set() if found is None else set(found if isinstance(found, list | tuple) else [found])
-    return frozenset(ids)
 
 
 def generate_chains(
@@ -153,7 +146,7 @@ def _continue(
 ) -> list[Continuation]:
     """Continue every origin until it stops or reaches the budget."""
     model, tokenizer = ex.model, ex.tokenizer
-    arch, ends = describe(model), stop_ids(model, tokenizer)
+    arch, ends = describe(model), end_ids(model, tokenizer)
     device = model.get_input_embeddings().weight.device
     if decoding_for(model).name == "shared":
         read = [read_trunk(arch, t, device) for t in trunks]

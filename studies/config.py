@@ -139,6 +139,12 @@ class StudyConfig:
                 raise RequestError(
                     f"max_new_tokens of regime {regime!r} must be at least 1, found {self.cap(regime, known)}; to capture only, use --no-generate"
                 )
+        longest = max(self.cap(regime, known) for regime in self.regimes)
+        beyond = [place for place in self.after if after.is_count(place) and int(place) > longest]
+        if beyond:
+            raise RequestError(
+                f"no output reaches {beyond[0]} tokens when at most {longest} may be written; name an earlier place in after, or raise max_new_tokens"
+            )
         if isinstance(self.max_new_tokens, Mapping):
             for name in self.max_new_tokens:
                 if name not in self.regimes:

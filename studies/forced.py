@@ -9,7 +9,7 @@ sequences otherwise, never the first piece of a longer option. All boundaries of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +46,8 @@ class ForcedTrajectory:
     labels : tuple of str
         The K options; empty without options.
     option_logprobs : float64 [k, K]
-        Log-probability (nats, over the full vocabulary) of each option after the anchor, its surface forms together.
+        Log-probability (nats, over the full vocabulary) of each option after the anchor, its surface forms together,
+        without what goes on to another option that starts alike (`4` without `42`).
     entropy_nats, entropy_bits : float64 [k]
         Entropy of the distribution renormalised over the options (over the candidates when there are no options).
     choice : tuple of str
@@ -122,8 +123,8 @@ def answer_forms(tokenizer: Any, labels: Sequence[str], where: str = "options") 
     """Token forms of answer options.
 
     When every option has a one-token form, those are its forms (`hooks.options.option_forms`). Otherwise every option is
-    scored as a sequence, in two forms: as it stands and after a space. A sequence that another one starts with counts the
-    longer one's probability too.
+    scored as a sequence, in two forms: as it stands and after a space. A sequence that another one starts with counts only
+    what does not go on to the longer one.
 
     Raises
     ------
@@ -470,6 +471,30 @@ def _score(answers: list[list[list[_Step]]], logprobs: dict[_Step, float]) -> li
     return [float(np.logaddexp.reduce([math.fsum(logprobs[s] for s in form) for form in group])) for group in answers]
 
 
+def _compare(answers: AnswerSet, steps: list[list[list[_Step]]], logprobs: dict[_Step, float]) -> list[float]:
+    """Log-probability of each answer, of what does not go on to be another one: `4` counts without `42`.
+
+    These are probabilities of events that exclude each other, so they can be compared, and add up to at most 1.
+    """
+    known = {
+        form: math.fsum(logprobs[s] for s in of_form)
+        for group, of_group in zip(answers.forms, steps, strict=True)
+        for form, of_form in zip(group, of_group, strict=True)
+    }
+    return [float(np.logaddexp.reduce([_alone(form, known) for form in group])) for group in answers.forms]
+
+
+def _alone(form: tuple[int, ...], known: Mapping[tuple[int, ...], float]) -> float:
+    """Log-probability of a sequence less that of the known ones that begin with it."""
+    longer = sorted((f for f in known if len(f) > len(form) and f[: len(form)] == form), key=len)
+    nearest: list[tuple[int, ...]] = []  # those of which none begins with another
+    for f in longer:
+        if not any(f[: len(g)] == g for g in nearest):
+            nearest.append(f)
+    left = 1 - math.fsum(math.exp(known[f] - known[form]) for f in nearest)
+    return known[form] + math.log(max(left, float(np.finfo(np.float32).eps)))  # less is rounding
+
+
 def _trajectory(
     chain: _Chain,
     points: list[_Point],
@@ -480,9 +505,12 @@ def _trajectory(
     how: Method,
 ) -> ForcedTrajectory:
     k = len(points)
-    options = np.array([_score(p.options, logprobs) for p in points], dtype=np.float64).reshape(k, -1)
+    options = np.array([_compare(chain.options, p.options, logprobs) for p in points], dtype=np.float64).reshape(k, -1)
     offered = np.array([_score(p.candidates, logprobs) for p in points], dtype=np.float64).reshape(k, -1)
-    compared, labels = (options, chain.options.labels) if options.shape[1] else (offered, chain.candidates.labels)
+    compared, labels = options, chain.options.labels
+    if not labels:
+        labels = chain.candidates.labels
+        compared = np.array([_compare(chain.candidates, p.candidates, logprobs) for p in points]).reshape(k, -1)
     scores = score_options(compared, np.zeros(k))
     return ForcedTrajectory(
         boundaries=np.array(chain.boundaries.tokens, dtype=np.int64),

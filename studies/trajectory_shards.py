@@ -19,6 +19,7 @@ from ..hooks.rendering import Rendered
 from . import benchmarks, grading
 from .chains import Continuation, generate_chains, sample_continuations
 from .forced import ForcedTrajectory, forced_under_anchors
+from .read_number import whole_number
 from .segmentation import (
     Boundaries,
     Segmentation,
@@ -208,7 +209,7 @@ def _follow(
     arrays = {"prompt_ids": np.array(rendered.token_ids, np.int32), "chain_ids": np.array(chain.ids, np.int32)}
     verdicts: dict[str | None, bool | None] = {}
     if sampling:
-        sampled = _sampled(config, extractor, work, rendered, chain, at)
+        sampled = _sampled(config, extractor, work, rendered, chain, at, values["answer"])
         values |= sampled[0]
         arrays |= sampled[1]
         verdicts = sampled[2]
@@ -240,8 +241,27 @@ def _segmentation(cuts: Segmentation, at: Boundaries, chain: ChainText) -> dict[
     }
 
 
+def one_spelling(answer: str | None, seen: dict[Any, str]) -> str | None:
+    """An answer as it was spelled first: `0.5` after `1/2` is `1/2`, since equal numbers are one answer and not two.
+
+    Parameters
+    ----------
+    answer : str or None
+    seen : dict
+        Spelling of each number so far, by value; a new one is added.
+    """
+    number = None if answer is None else whole_number(answer)
+    return answer if answer is None or number is None else seen.setdefault(number.value, answer)
+
+
 def _sampled(
-    config: TrajectoryConfig, extractor: Extractor, work: Work, rendered: Rendered, chain: ChainText, at: Boundaries
+    config: TrajectoryConfig,
+    extractor: Extractor,
+    work: Work,
+    rendered: Rendered,
+    chain: ChainText,
+    at: Boundaries,
+    own: str | None,
 ) -> tuple[dict[str, Any], dict[str, np.ndarray], dict[str | None, bool | None]]:
     """Continuations of every prefix, the entropy of their answers, and whether each different answer is right."""
     start = len(rendered.token_ids)
@@ -250,9 +270,13 @@ def _sampled(
         config.temperature, config.continuation_tokens, config.seed,
     )[0]  # fmt: skip
     kept, answers = [], []
+    spellings: dict[Any, str] = {}
+    one_spelling(own, spellings)
     for tokens, row in zip(at.tokens, found, strict=True):
         prefix = chain.text[: chain.ends[tokens - 1]] if tokens else ""
         graded = [_graded(work, (prefix if config.graded == "whole" else "") + c.text) for c in row]
+        if work.item.choices is None:
+            graded = [{**g, "answer": one_spelling(g["answer"], spellings)} for g in graded]
         answers.append([g["answer"] for g in graded])
         kept.append(
             [
@@ -327,7 +351,10 @@ def _forced_columns(
     answer = first.choice[-1] if first.labels and first.choice else None
     correct: bool | None = None
     if work.graded:
-        correct = answer == work.item.answer if work.item.choices is not None else bool(verdicts.get(answer, False))
+        if answer is None or work.item.choices is not None:
+            correct = answer == work.item.answer
+        else:  # a named option may be one that the model never gave by itself
+            correct = bool(verdicts[answer] if answer in verdicts else _graded(work, answer)["correct"])
     return {
         "forced_answer": answer,
         "forced_correct": correct,

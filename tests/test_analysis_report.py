@@ -234,7 +234,9 @@ def test_a_run_without_states_reports_outcomes_entropy_and_stored_moments(tmp_pa
     by_layer = made.dimension
     assert by_layer["layer"].tolist() == [3, 7] and by_layer["participation_ratio"].tolist() == [4.0, 8.0]
     assert by_layer["weight"].tolist() == [0.25, 0.75] and by_layer["components_90"].isna().all()
-    assert "moments are added up once the run is finished" in made.table.set_index("regime")["missing"]["babble"].iloc[0]
+    assert (
+        "moments are added up once the run is finished" in made.table.set_index("regime")["missing"]["babble"].iloc[0]
+    )
     table = made.table.set_index(["benchmark", "regime"])
     assert table["accuracy"].notna().all() and table["entropy_bits"].notna().all() and table["auroc"].isna().all()
     assert "auroc: no states of the residual stream were captured" in table.loc[("gsm8k", "cot"), "missing"]
@@ -362,6 +364,18 @@ def test_states_kept_by_head_are_read_side_by_side():
     run.sites, run.arrays = {"z": run.sites["resid_post"]}, run.arrays.reshape(*run.arrays.shape[:2], 4, -1)
     by_head = report.write_report(run, None, settings=cells.Settings("z", n_splits=1, shuffles=1, resamples=20))
     pd.testing.assert_frame_equal(plain.table, by_head.table)
+
+
+def test_models_are_not_pooled_in_the_figure_of_formats(tmp_path):
+    runs = [make(n=8, seed=i, manifest={"model": f"toy{i}"}) for i in range(2)]
+    runs[1].states["entropy_bits"] += 3
+    report.write_report(runs, tmp_path, settings=QUICK)
+    drawn = pd.read_csv(tmp_path / "figures" / "formats.csv").set_index(["model", "format", "regime"])
+    assert len(drawn) == 2 * 2 * 3 and (drawn["n"] == 8).all()
+    for i, run in enumerate(runs):
+        means = run.states.groupby(["format", "regime"])["entropy_bits"].mean()
+        for (kind, regime), mean in means.items():
+            assert drawn.loc[(f"toy{i}", kind, regime), "entropy_bits"] == pytest.approx(mean)
 
 
 # -- regimes and options -----------------------------------------------------------------------------------------------

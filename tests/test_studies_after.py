@@ -15,7 +15,12 @@ from precollapse.errors import RequestError
 from precollapse.studies import StudyConfig, after, run_study
 from precollapse.studies.generation import Output
 
-SMALL = {"n": 4, "max_new_tokens": {"baseline": 6, "cot": 9}, "benchmarks": ("builtin", "builtin_choice"), "regimes": ("baseline", "cot")}
+SMALL = {
+    "n": 4,
+    "max_new_tokens": {"baseline": 6, "cot": 9},
+    "benchmarks": ("builtin", "builtin_choice"),
+    "regimes": ("baseline", "cot"),
+}
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -19,7 +20,7 @@ from precollapse import open_run, verify
 from precollapse.analysis.trajectory_tables import forced_table, run_agreement, sampled_table
 from precollapse.errors import RequestError
 from precollapse.store import ConfigMismatch
-from precollapse.studies import trajectories, trajectory_shards
+from precollapse.studies import benchmarks, segmentation, trajectories, trajectory_shards
 
 REGISTRATION = """
 title: small
@@ -284,3 +285,25 @@ def test_forced_answers_of_free_response_need_answers_to_compare(tmp_path, tiny_
     with pytest.raises(RequestError, match="free response.*--both"):
         trajectories.run_trajectories(config, progress=False)
     assert not (tmp_path / "run.zarr").exists()
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        (["1/2", "0.5", ".50", None, "2", "2.0"], ["1/2", "1/2", "1/2", None, "2", "2"]),
+        (["1,000", "1000", "x + 1", "x+1"], ["1,000", "1,000", "x + 1", "x+1"]),
+    ],
+)
+def test_equal_numbers_are_one_answer_however_they_are_spelled(answers, expected):
+    seen = {}
+    assert [trajectory_shards.one_spelling(a, seen) for a in answers] == expected
+
+
+@pytest.mark.parametrize(("answer", "right"), [("18", True), ("18.0", True), ("17", False), (None, False)])
+def test_a_named_option_that_the_model_never_gave_is_graded_against_the_gold_answer(answer, right):
+    config = trajectories.TrajectoryConfig(out="x", measures="forced", options=("17", "18"))
+    work = trajectory_shards.Work("sums", benchmarks.Item("1", "9 + 9?", "18"), None)
+    forced = SimpleNamespace(labels=("17", "18"), choice=("17", answer) if answer else (), candidates=(), tokens_run=1)
+    boundaries = {config.forced_rule: segmentation.Boundaries((0, 5), 0, 0)}
+    found = trajectory_shards._forced_columns(config, work, [forced], boundaries, {None: False})
+    assert found["forced_correct"] is right
