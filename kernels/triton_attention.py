@@ -46,10 +46,10 @@ def scores_kernel(
     D: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    """Program (b, g, j): all query heads of key head g over the j-th block of N keys; G heads, GROUPED of them used."""
-    batch = tl.program_id(0).to(tl.int64)
+    """Program (j, g, b): all query heads of key head g over the j-th block of N keys; G heads, GROUPED of them used."""
+    batch = tl.program_id(2).to(tl.int64)
     group = tl.program_id(1).to(tl.int64)
-    positions = tl.program_id(2) * N + tl.arange(0, N)
+    positions = tl.program_id(0) * N + tl.arange(0, N)
     there = positions < keys
     inside = tl.arange(0, G)
     head = group * GROUPED + inside
@@ -152,7 +152,8 @@ def attention_row(
             strides = tuple(mask.stride(i) if mask.shape[i] > 1 else 0 for i in range(3))  # type: ignore[assignment]
     grouped = heads // groups
     block = 32 if INTERPRETING else 64
-    scores_kernel[(batch, groups, triton.cdiv(keys, block))](
+    # Keys come first: the other two axes of a grid end at 65535.
+    scores_kernel[(triton.cdiv(keys, block), groups, batch)](
         query,
         key,
         query if index is None else index,

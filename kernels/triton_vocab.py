@@ -217,8 +217,9 @@ def picked_kernel(
     K: tl.constexpr,
 ):
     """Logits of the columns ids [n, picks] of every row; id -1 gives minus infinity."""
-    row = tl.program_id(0).to(tl.int64)
-    which = tl.program_id(1) * P + tl.arange(0, P)
+    blocks = tl.cdiv(picks, P)
+    row = (tl.program_id(0) // blocks).to(tl.int64)
+    which = tl.program_id(0) % blocks * P + tl.arange(0, P)
     column = tl.load(ids + row * picks + which, mask=which < picks, other=-1)
     safe = tl.maximum(column, 0)
     inner = tl.arange(0, K)
@@ -408,7 +409,7 @@ def picked_logits(hidden: Tensor, weight: Tensor, how: _Logits, ids: Tensor) -> 
     n, picks = ids.shape
     out = torch.empty(n, picks, dtype=torch.float32, device=hidden.device)
     if n and picks:
-        picked_kernel[(n, triton.cdiv(picks, 16))](
+        picked_kernel[(n * triton.cdiv(picks, 16),)](  # one axis: a second would end at 65535
             hidden,
             weight,
             how.bias,

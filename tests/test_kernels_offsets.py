@@ -5,6 +5,8 @@ The rows lie far apart in memory that is asked for and never touched between the
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -63,3 +65,35 @@ def test_the_others() -> None:
     for state in (moments, expected):
         state._fold()
     assert torch.equal(moments.covariance(2), expected.covariance(2)) and torch.equal(moments.mean, expected.mean)
+
+
+class Launches:
+    """Stands for a Triton kernel and keeps the grids that it was launched with."""
+
+    def __init__(self) -> None:
+        self.grids: list[tuple[int, ...]] = []
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        self.grids.append(grid)
+        return lambda *arguments, **constants: None
+
+
+def test_grids_end_where_a_gpu_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the first axis of a grid may have more than 65535 programs: five million keys, a million columns asked for."""
+    pytest.importorskip("triton")
+    from precollapse.kernels import triton_attention, triton_vocab
+
+    launches = Launches()
+    for module, name in (
+        (triton_attention, "scores_kernel"),
+        (triton_attention, "softmax_kernel"),
+        (triton_vocab, "picked_kernel"),
+    ):
+        monkeypatch.setattr(module, name, launches)
+    key = torch.zeros(1, 1, 1, 16).expand(1, 1, 5_000_000, 16)
+    triton_attention.attention_row(torch.zeros(1, 2, 1, 16), key, None, None, 1.0, None, None, None)
+    how = triton_vocab._Logits(None, None, 1.0, None, torch.device("cpu"))
+    triton_vocab.picked_logits(torch.zeros(2, 8), torch.zeros(9, 8), how, torch.zeros(2, 1 << 20, dtype=torch.int64))
+    assert len(launches.grids) == 3
+    for grid in launches.grids:
+        assert grid[0] < 2**31 and all(size <= 65535 for size in grid[1:])
