@@ -31,13 +31,23 @@ from ..hooks.rendering import Rendered
 from ..store.settings import check_settings, started_run
 from . import benchmarks
 from .chains import generate_chains, sample_continuations
-from .forced import ANCHOR, ANCHOR_PARAPHRASES, ForcedTrajectory, answer_forms, forced_answers, forced_under_anchors
+from .forced import (
+    ANCHOR,
+    ANCHOR_PARAPHRASES,
+    ForcedTrajectory,
+    anchor_tokens,
+    answer_forms,
+    forced_answers,
+    forced_under_anchors,
+)
 from .prefix_tree import method_for
 from .segmentation import segment, token_ends_of_text
 from .shard_loop import complete
 from .shared_prefix import decoding_for
 from .trajectory_config import TrajectoryConfig, defaults, file_digest, settings
 from .trajectory_shards import COLUMNS, Work, make_shard, ragged
+
+_ANSWER_TOKENS = 48  # room kept after an anchor for the longest answer that is scored
 
 __all__ = [
     "ANCHOR",
@@ -206,7 +216,10 @@ def render_work(config: TrajectoryConfig, work: list[Work], extractor: Extractor
         If a prompt with its budgets does not fit the model's context, or options cannot be told apart.
     """
     limit = extractor.context_length
-    budget = config.continuation_tokens if "sampled" in config.measures else 64
+    budget = config.continuation_tokens if "sampled" in config.measures else 0
+    if "forced" in config.measures:
+        asked = [anchor_tokens(extractor.tokenizer, a, config.end_tag, config.tag_side) for a in config.anchors]
+        budget = max(budget, max(map(len, asked)) + _ANSWER_TOKENS)
     members = {}
     own_turn = takes_system_turn(extractor)
     for w in work:
@@ -215,7 +228,7 @@ def render_work(config: TrajectoryConfig, work: list[Work], extractor: Extractor
         needed = len(rendered.token_ids) + length + budget
         if limit is not None and needed > limit:
             raise RequestError(
-                f"{w.id} needs {needed} tokens (prompt {len(rendered.token_ids)}, chain {length}, continuation {budget}), "
+                f"{w.id} needs {needed} tokens (prompt {len(rendered.token_ids)}, chain {length}, what follows {budget}), "
                 f"but the model's context is {limit}; lower the budgets or leave the item out"
             )
         if "forced" in config.measures:

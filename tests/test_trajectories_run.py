@@ -200,6 +200,7 @@ def test_bad_settings_are_refused_at_once(settings, tmp_path, change, message):
         ({"chain_tokens": 5000}, "context is 1024"),
         ({"options": ("A", "A ")}, "same tokens|share|two different"),
         ({"n": 99}, "99"),
+        ({"anchors": ("",)}, "anchor is empty"),
     ],
 )
 def test_what_does_not_fit_the_model_is_refused_before_any_work(settings, tmp_path, change, message):
