@@ -24,6 +24,7 @@ from torch import Tensor
 from ..errors import RequestError
 from ..hooks.architectures import Architecture, describe
 from ..hooks.decoding import cache_name, cache_of
+from ..hooks.rotary import length_rule
 
 TRUNK = -1
 _MASKED_ATTENTION = ("eager", "sdpa")
@@ -324,6 +325,8 @@ def method_for(model: Any) -> Method:
 
 
 def _choose(model: Any, arch: Architecture) -> Method:
+    if length_rule(model.config.get_text_config(decoder=True)) is not None:
+        return Method("separate", "its rotary embedding turns positions by the length of the whole text", math.nan)
     reason = _unfit(model, arch)
     segments, rows = _probe(model)
     truth = run_separately(arch, model, segments, rows).final

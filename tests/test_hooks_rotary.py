@@ -12,6 +12,7 @@ from precollapse.hooks import Extractor, Steering
 from precollapse.hooks.rotary import LengthRule, length_rule, together
 from precollapse.hooks.small_models import VOCABULARY, small_model, small_tokenizer
 from precollapse.studies.generation import continue_greedily
+from precollapse.studies.prefix_tree import Row, Segment, method_for, run
 
 LIMIT = 16
 PROMPTS = ["a" * 3, "0123456789abcdef", "0123456789abcdefg", "the quick brown fox jumps", "xyz", "0123456789abcd"]
@@ -114,6 +115,18 @@ def test_compiled_captures_run_plainly_and_say_so() -> None:
     model = longrope(torch.float32)
     states = Extractor(model, small_tokenizer(), check=False, compile="eager").capture(PROMPTS)
     assert "rotary embedding depends on the length" in states.manifest["passes"]["not_compiled"]
+
+
+def test_forced_answers_of_such_a_model_run_each_text_by_itself() -> None:
+    """A tree of texts on both sides of the limit would turn the short ones as it turns the longest."""
+    model = longrope(torch.float32)
+    method = method_for(model)
+    assert method.name == "separate" and "length of the whole text" in (method.reason or "")
+    segments = [Segment(tuple(range(5, 15))), Segment((20, 21), 0, 3), Segment(tuple(range(30, 42)), 0, 9)]
+    rows = [Row(1, 1), Row(2, 11)]
+    found = run(model, segments, rows).final
+    for got, ids in zip(found, [(5, 6, 7, 20, 21), (*range(5, 14), *range(30, 42))], strict=True):
+        torch.testing.assert_close(got, alone(model, ids).hidden_states[-1][0, -1], rtol=1e-4, atol=1e-5)
 
 
 def test_which_prompts_go_together() -> None:
