@@ -646,3 +646,18 @@ def test_every_option_of_every_item_is_read_in_every_form(name: str) -> None:
         listed = [f"{label}) {option}" for label, option in item.choices.items()]
         assert grade(name, "\n".join(listed), item.answer, item.choices).answer is None
         assert grade(name, " ".join(listed), item.answer, item.choices).answer is None
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"so \frac{3}{4}", "3/4"),
+        (r"the answer is \dfrac{3}{4}.", "3/4"),
+        (r"is\frac{3}{4}", "3/4"),
+        (r"it is -\frac{3}{4}", "-3/4"),
+        (r"it is 12 \frac{1}{2}", "12 1/2"),
+        (r"x = \frac34", "3/4"),
+    ],
+)
+def test_a_latex_fraction_after_words_is_read_whole(text, answer):
+    assert grade("gsm8k", text, answer) == Grade(answer, True, True)
