@@ -136,7 +136,9 @@ def _plain(text: str) -> str:
 
 def _slash(fraction: re.Match[str]) -> str:
     whole = f"{fraction['whole']} " if fraction["whole"] else ""
-    apart = " " if fraction.string[: fraction.start()][-1:].isalpha() else ""  # a digit right after a letter is a name's
+    apart = (
+        " " if fraction.string[: fraction.start()][-1:].isalpha() else ""
+    )  # a digit right after a letter is a name's
     return f"{apart}{whole}{fraction[2] or fraction[3]}/{fraction[4] or fraction[5]}"
 
 
