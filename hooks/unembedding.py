@@ -22,8 +22,20 @@ def is_plain(head: nn.Module) -> bool:
         and head.weight.is_floating_point()
         and not head._forward_hooks
         and not head._forward_pre_hooks
-        and "forward" not in head.__dict__
+        and not _forward_replaced(head)
     )
+
+
+def _forward_replaced(module: nn.Module) -> bool:
+    """Whether calling the module runs something else than its class does.
+
+    nnsight puts a stand-in into every module that it wraps, which runs what was there before.
+    """
+    own = module.__dict__.get("forward")
+    if own is None:
+        return False
+    before = getattr(module.__dict__.get("__nnsight__"), "original", None)
+    return type(own).__module__.partition(".")[0] != "nnsight" or before is not type(module).forward
 
 
 def row_statistics(
@@ -53,7 +65,8 @@ def row_statistics(
         bias = None if head.bias is None else head.bias.detach()
         return vocab_stats(rows.to(weight.dtype), weight, bias, softcap, architecture.scale, option_ids, top_k)
     with torch.no_grad():
-        logits = head(rows).float() * architecture.scale
+        logits = head(rows)
+        logits = (logits if logits.dtype == torch.float64 else logits.float()) * architecture.scale
     if softcap:
         logits = softcap * torch.tanh(logits / softcap)
     return logits_stats(logits, option_ids=option_ids, top_k=top_k)

@@ -17,6 +17,7 @@ from precollapse.hooks.backends.protocol import Request, Rows
 from precollapse.hooks.boundary import assemble
 from precollapse.hooks.small_models import small_model, small_tokenizer
 from precollapse.hooks.taps import first_tensor
+from precollapse.hooks.unembedding import is_plain
 from precollapse.studies.generation import continue_greedily
 
 PACKAGES = {"nnsight": "nnsight", "transformer_lens": "transformer_lens"}
@@ -67,6 +68,28 @@ def test_same_states_as_hooks(name: str, family: str, dtype: torch.dtype) -> Non
         for a, b in zip(theirs.attention or (), ours.attention or (), strict=True):
             assert (a is None) == (b is None)
             assert a is None or (a - b).abs().max() < 2e-6
+
+
+def test_what_nnsight_puts_into_a_module_leaves_the_unembedding_a_plain_matrix() -> None:
+    """Its stand-in for `forward` runs what was there; a forward of the user's own was there before."""
+    needs("nnsight")
+    model = small_model("llama")
+    assert is_plain(make_backend(wrap(model, small_tokenizer(), "nnsight")).architecture.head)
+    model = small_model("llama")
+    own = model.lm_head.forward
+    model.lm_head.forward = lambda x: 2 * own(x)
+    assert not is_plain(make_backend(wrap(model, small_tokenizer(), "nnsight")).architecture.head)
+
+
+def test_an_unembedding_that_runs_as_a_module_keeps_float64() -> None:
+    model = small_model("llama", dtype=torch.float64)
+    own = model.lm_head.forward
+    model.lm_head.forward = lambda x: 2 * own(x)
+    ex = Extractor(model, small_tokenizer(), check=False)
+    with torch.no_grad():
+        p = torch.softmax(model(torch.tensor([[5, 6, 7]])).logits[0, -1], -1)
+    got = ex.capture([[5, 6, 7]])
+    assert float(got.entropy_bits[0]) == pytest.approx(float(-(p * p.log2()).sum()), rel=1e-13)
 
 
 @pytest.mark.parametrize("name", PACKAGES)
