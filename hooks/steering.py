@@ -507,7 +507,9 @@ def _checked_positions(positions: Any) -> str | tuple[int, ...]:
 
 def _checked_vector(vector: Any, site: str, mode: str) -> torch.Tensor:
     try:
-        v = torch.as_tensor(getattr(vector, "vector", vector)).detach().cpu()
+        given = getattr(vector, "vector", vector)
+        has_dtype = isinstance(given, torch.Tensor | np.ndarray)  # plain numbers must not take torch's default dtype
+        v = torch.as_tensor(given, dtype=None if has_dtype else torch.float64).detach().cpu()
         v = v.clone() if v.dtype == torch.float64 else v.to(torch.float32, copy=True)
     except (TypeError, ValueError, RuntimeError) as error:
         raise RequestError(f"the steering vector is no array of numbers ({error})") from error

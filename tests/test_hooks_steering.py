@@ -153,6 +153,21 @@ def test_z_takes_heads_or_a_flat_vector(llama: Extractor) -> None:
             np.testing.assert_allclose(llama.capture(PROMPTS, ("z",)).z[:, 1], base + by_head, **CLOSE)
 
 
+def test_plain_numbers_do_not_take_torchs_default_dtype(llama: Extractor) -> None:
+    """A third has no bfloat16: rounded, it would steer by another vector."""
+    numbers = [1 / 3] * 32
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        steering = Steering("resid_post", 1, numbers, 1.0)
+    finally:
+        torch.set_default_dtype(before)
+    with steering.on(llama):
+        got = llama.capture(["ab"]).resid_post[0, 1]
+    want = llama.capture(["ab"]).resid_post[0, 1] + torch.tensor(numbers, dtype=torch.float64)
+    assert float((got - want).abs().max()) < 1e-12
+
+
 def test_bfloat16_is_rounded_once() -> None:
     model = small_model("llama", dtype=torch.bfloat16)
     ex = Extractor(model, small_tokenizer(), check=False)
