@@ -85,6 +85,10 @@ def load(path: str | os.PathLike[str]) -> Family:
     return parse(raw, file)
 
 
+_OWN = "recorded by the run"
+"""Name of a study file of which only what the run recorded is there."""
+
+
 def recorded(manifests: Sequence[Mapping[str, Any]]) -> tuple[Family | None, str]:
     """The study file that runs recorded when they were started, and a remark.
 
@@ -98,7 +102,7 @@ def recorded(manifests: Sequence[Mapping[str, Any]]) -> tuple[Family | None, str
             "The runs did not record the same hypothesis file, so none was tested as declared; report them apart, or name "
             "the file with --hypotheses."
         )
-    return parse(str(texts.pop()).encode(), Path("recorded by the run")), ""
+    return parse(str(texts.pop()).encode(), Path(_OWN)), ""
 
 
 def parse(raw: bytes, file: Path) -> Family:
@@ -370,7 +374,8 @@ def _recorded(family: Family, manifests: Sequence[Mapping[str, Any]]) -> str:
     seen = [manifest.get(RECORDED) for manifest in manifests]
     name = f"{family.name} (sha256 {family.sha256[:12]}…)"
     if seen and all(value == family.sha256 for value in seen):
-        return f"Hypotheses: {name}, recorded by the run before it started."
+        named = "" if family.name == _OWN else f"{family.name}, "
+        return f"Hypotheses: {named}recorded by the run before it started (sha256 {family.sha256[:12]}…)."
     if any(seen):
         return f"Hypotheses: {name} is not the file that the run recorded when it started: treat them as not declared."
     return f"Hypotheses: {name}; the run recorded no hypothesis file, so when they were declared is not known."
