@@ -193,8 +193,9 @@ def pinned(source: ModelSource) -> ModelSource:
     except (OSError, ValueError, KeyError):
         return source  # `load` says what is wrong
     parts = Path(found).parts if found else ()
-    commit = next((part for before, part in zip(parts, parts[1:], strict=False) if before == "snapshots"), "")
-    return replace(source, revision=commit) if _COMMIT.fullmatch(commit) else source
+    kept = [part for before, part in zip(parts, parts[1:], strict=False) if before == "snapshots"]
+    commits = [part for part in kept if _COMMIT.fullmatch(part)]
+    return replace(source, revision=commits[-1]) if commits else source
 
 
 def refuse_unsupported(config: Any, name: str) -> None:

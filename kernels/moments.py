@@ -188,6 +188,8 @@ class Moments:
             raise ValueError(
                 f"Moments.merge: other has L, d = {other.n_layers}, {other.d}; expected {self.n_layers}, {self.d}."
             )
+        if other is self and self._folded:
+            self._fold()
         pending = [rows.to(self.device) for rows in other._pending]  # fails, if it must, before anything has changed
         if other._folded:
             self._fold()

@@ -15,6 +15,8 @@ import torch
 
 def product_dtype(device: torch.device) -> torch.dtype:
     """The narrowest dtype whose products keep float32's precision on this device: float32, or float64."""
+    if device.type not in ("cuda", "cpu"):
+        return torch.float32
     here = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
     settings = here.matmul  # type: ignore[attr-defined]
     return torch.float64 if settings.fp32_precision in ("tf32", "bf16") else torch.float32

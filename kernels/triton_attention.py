@@ -12,6 +12,10 @@ from .triton_row_state import INTERPRETING, LOG2E, tanh
 NO_MASK, KEEP, BOOL, ADD = 0, 1, 2, 3
 
 
+GRID_END = 65535
+"""Programs along the second and third axis of a CUDA grid."""
+
+
 @triton.jit
 def scores_kernel(
     query,
@@ -141,6 +145,13 @@ def attention_row(
     groups, keys = key.shape[1], key.shape[2]
     scores = torch.empty(batch, heads, keys, dtype=torch.float32, device=query.device)
     if scores.numel() == 0:
+        return scores
+    if batch > GRID_END:
+        for first in range(0, batch, GRID_END):
+            some = slice(first, first + GRID_END)
+            part = mask[some] if mask is not None and mask.shape[0] == batch else mask
+            own = None if index is None else index[some]
+            scores[some] = attention_row(query[some], key[some], own, part, scale, softcap, window, sinks)
         return scores
     kind, strides, plain = NO_MASK, (0, 0, 0), query
     if mask is not None:

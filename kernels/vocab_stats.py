@@ -135,7 +135,7 @@ def option_tensor(operator: str, ids: OptionIds | None, n: int, device: torch.de
     if ids is None:
         return None
     if isinstance(ids, np.ndarray):
-        ids = torch.from_numpy(np.ascontiguousarray(ids))
+        ids = torch.tensor(ids)
     if isinstance(ids, Tensor):
         ids = ids.expand(n, *ids.shape) if ids.ndim == 1 else ids
     else:

@@ -276,7 +276,8 @@ class _LocalHandle:
 def _expect(fd: int, offset: int, size: int) -> None:
     """Tell the system what will be read (0: to the end), where it can be told."""
     if hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(fd, offset, size, os.POSIX_FADV_WILLNEED)
+        with contextlib.suppress(OSError):  # some file systems take no advice
+            os.posix_fadvise(fd, offset, size, os.POSIX_FADV_WILLNEED)
 
 
 _BEGIN_WRITING = 8 << 20
@@ -289,7 +290,8 @@ def _begin_writing(fd: int, offset: int, size: int) -> None:
     Linux does so on being advised that they will not be needed; bytes not yet on the disk stay in memory.
     """
     if hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(fd, offset, size, os.POSIX_FADV_DONTNEED)
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(fd, offset, size, os.POSIX_FADV_DONTNEED)
 
 
 def _whole(fd: int) -> bytes:

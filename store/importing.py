@@ -25,7 +25,7 @@ from .plan import KEYS, Plan
 from .reader import Run, open_run
 from .writer import open_writer
 
-_LAYER = re.compile(r"(?:(?P<site>.+?)[._-])??(?:(?:layers?|blocks?|h)[._-]?)?(?P<layer>\d+)")
+_LAYER = re.compile(r"(?:(?P<site>.+?)?[._-]+)??(?:(?:layers?|blocks?|h)[._-]*)?(?P<layer>\d+)")
 _SAFETENSORS = {tensors.code_of(name): name for name in ITEM_TYPES}
 _SIDE = (".offsets", ".shapes")
 
@@ -71,7 +71,7 @@ def import_activations(
     parts = [_sources(files, name) for name in names]
     for name, part in zip(names[1:], parts[1:], strict=True):
         _check_alike(root, names[0], parts[0], name, part)
-    layers = parts[0][1]
+    layers = {key: numbers for _, found in reversed(parts) for key, numbers in found.items()}
     ragged = sorted(
         key for key in parts[0][0] if all(key + side in parts[0][0] for side in _SIDE) and not key.endswith(_SIDE)
     )
@@ -149,8 +149,9 @@ def _check_alike(
             raise RequestError(
                 f"{both} differ in tensor {key!r}: {mine[0]} [n, *{mine[1]}], {theirs[0]} [n, *{theirs[1]}]."
             )
-    if part[1] != other[1]:
-        raise RequestError(f"{both} differ in their layer numbers: {part[1]}, {other[1]}.")
+    for key in part[1].keys() & other[1].keys():
+        if part[1][key] != other[1][key]:
+            raise RequestError(f"{both} differ in the layer numbers of {key!r}: {part[1][key]}, {other[1][key]}.")
 
 
 def _arrays(

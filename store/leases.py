@@ -22,6 +22,9 @@ from .files import Files
 from .layout import LEASES
 from .sealed import seal, unseal
 
+REPAIR = "repair"
+"""How the name of a repair begins, where writers have theirs."""
+
 
 def identity() -> dict[str, Any]:
     """What tells this process from every other one: host, boot, process namespace, process id and its start."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..errors import StoreError
 from .commits import finish_moves, read_commits
 from .files import Files
 from .layout import LEASES, STAGING
-from .leases import surely_dead
+from .leases import REPAIR, surely_dead
 from .notes import read_notes
 from .plan import RunPlan
+from .sealed import unseal
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,16 @@ def sweep(files: Files, run: RunPlan) -> Swept:
             kept += 1
     for name in leases:
         head = name.partition(".")[0]
-        if head.isdigit() and int(head) in commits:
+        if head.isdigit() and int(head) in commits and not _of_a_repair(files, name):
             files.remove(f"{LEASES}/{name}")
             removed += 1
     return Swept(moved, removed, kept)
+
+
+def _of_a_repair(files: Files, lease: str) -> bool:
+    """Whether a lease is held by a repair that may be at work: it takes shards that have a commit."""
+    try:
+        record = unseal(files.read(f"{LEASES}/{lease}"), lease)
+    except (FileNotFoundError, StoreError):
+        return False
+    return str(record["writer"]).startswith(REPAIR) and not surely_dead(record["who"])

@@ -32,7 +32,7 @@ from .layout import (
     shard_of,
     table_name,
 )
-from .leases import Leases, surely_dead
+from .leases import REPAIR, Leases, surely_dead
 from .notes import read_notes
 from .opening import folders, read_plan, skeleton, skeleton_faults
 from .plan import RunPlan
@@ -259,7 +259,7 @@ def repair(path: str | os.PathLike[str]) -> Repair:
     StoreError
         `plan.json` is damaged, so that nothing can be told about the rest; restore it from a copy.
     """
-    owner = f"repair{attempt()}"
+    owner = f"{REPAIR}{attempt()}"
     files = open_files(path, owner)
     run = read_plan(files)
     with refused(files.path):
@@ -280,6 +280,7 @@ def repair(path: str | os.PathLike[str]) -> Repair:
                         f"{files.path} may be in use: {leases.holder(shard) or 'someone'} holds shard {shard}. Stop "
                         f"it, or remove its file in {LEASES} if it is gone, and repair again."
                     )
+            for shard in sorted(bad | broken.keys()):
                 _set_aside(files, shard, commits.pop(shard, None))
         finally:
             leases.close()
@@ -293,7 +294,10 @@ def _refuse_live_writers(files: Files) -> None:
     for name in sorted(files.list(LEASES)):
         try:
             who = unseal(files.read(f"{LEASES}/{name}"), name)["who"]
-        except (StoreError, FileNotFoundError):
+        except FileNotFoundError:
+            continue
+        except StoreError:  # a lease appears whole or not at all: torn ones are left by machines that went down
+            _keep(files, attempt(), f"{LEASES}/{name}")
             continue
         if not surely_dead(who):
             raise RequestError(

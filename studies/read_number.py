@@ -51,7 +51,7 @@ _LATEX_SPACE_IN_NUMBER = re.compile(r"(?<=[0-9])(?:\\[,;:!]|[\u00a0\u2009\u202f]
 _SPACE_BEFORE_THOUSANDS = re.compile(r"(?<=[0-9])[ ](?=(?:[0-9]{3}[ ])*000(?![0-9]))")
 _LATEX_COMMA = re.compile(r"\{,\}(?:\\!)?|,\\!")
 _LATEX_FRACTION = re.compile(
-    r"(?:(?P<whole>[0-9])\s*)?\\[dtc]?frac\s*(?:\{\s*([0-9]+)\s*\}|([0-9]))\s*(?:\{\s*([0-9]+)\s*\}|([0-9]))"
+    r"(?:(?<![A-Za-z0-9])(?P<whole>[0-9])\s*)?\\[dtc]?frac\s*(?:\{\s*([0-9]+)\s*\}|([0-9]))\s*(?:\{\s*([0-9]+)\s*\}|([0-9]))"
 )
 _LATEX_COMMAND = re.compile(r"\\[A-Za-z]+")
 _TIMES_POWER_OF_TEN = re.compile(
@@ -136,9 +136,8 @@ def _plain(text: str) -> str:
 
 def _slash(fraction: re.Match[str]) -> str:
     whole = f"{fraction['whole']} " if fraction["whole"] else ""
-    apart = (
-        " " if fraction.string[: fraction.start()][-1:].isalpha() else ""
-    )  # a digit right after a letter is a name's
+    before = fraction.string[: fraction.start()][-1:]
+    apart = " " if before.isalnum() else ""  # after a letter or a name's digit it is a number of its own
     return f"{apart}{whole}{fraction[2] or fraction[3]}/{fraction[4] or fraction[5]}"
 
 

@@ -12,6 +12,7 @@ import importlib.util
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -327,7 +328,7 @@ def _doses(config: SteerConfig, vector: SteeringVector) -> dict[tuple[str, float
 def _load(config: SteerConfig, run: store.Run) -> Extractor:
     capture, own = run.manifest["capture"], run.config
     revision = config.revision
-    if revision is None and config.model is None and not _is_checksum(capture["model_revision"]):
+    if revision is None and config.model is None and _is_commit(capture["model_revision"]):
         revision = capture["model_revision"]  # the commit that the run was made of, wherever its branch stands now
     return Extractor.from_pretrained(
         config.model or capture["model"],
@@ -339,15 +340,25 @@ def _load(config: SteerConfig, run: store.Run) -> Extractor:
 
 
 def _is_checksum(revision: str | None) -> bool:
-    """Whether a revision is the checksum of local files rather than a Hub commit."""
+    """Whether a revision is the checksum of local files rather than of the Hub."""
     return revision is not None and revision.startswith("sha256:")
+
+
+def _is_commit(revision: str | None) -> bool:
+    """Whether a revision is a commit of the Hub rather than a branch, which may have moved since."""
+    return revision is not None and re.fullmatch("[0-9a-f]{40}", revision) is not None
+
+
+def _are_alike(a: str, b: str) -> bool:
+    """Whether two different revisions can be told apart: both are checksums, or both are commits."""
+    return (_is_checksum(a) and _is_checksum(b)) or (_is_commit(a) and _is_commit(b))
 
 
 def _same_model(mine: Mapping[str, Any], stored: Mapping[str, Any], whose: str) -> None:
     """Refuse a model other than the run's, by what both say of it."""
     for name in ("model_type", "n_layers", "d_model", "tokenizer_hash", "model_revision"):
         a, b = mine.get(name), stored.get(name)
-        if a is None or b is None or a == b or (name == "model_revision" and _is_checksum(a) != _is_checksum(b)):
+        if a is None or b is None or a == b or (name == "model_revision" and not _are_alike(a, b)):
             continue
         raise RequestError(
             f"the run was made with a model whose {name} is {b}, but {whose} one whose {name} is {a}; "

@@ -25,7 +25,7 @@ from ..store.settings import check_settings, started_run
 from . import benchmarks, moments, prompts
 from .config import StudyConfig, defaults, settings
 from .shard_loop import complete
-from .shards import COLUMNS, Recipe, Work, make_shard
+from .shards import COLUMNS, OPTION_MASSES, Recipe, Work, make_shard
 
 SHARD_STATES_WHEN_GENERATING = 32
 
@@ -58,7 +58,8 @@ def run_study(config: StudyConfig, *, progress: bool = True, extractor: Extracto
     """
     known = config.regime_table()
     work = plan_work(config, known)
-    source = hook_models.pinned(hook_models.resolve(config.model, config.revision))
+    named = hook_models.resolve(config.model, config.revision)
+    source = hook_models.pinned(named)
     if extractor is not None and extractor.source is not None and extractor.source.revision != source.revision:
         raise RequestError(
             f"the extractor holds {extractor.source.name} ({extractor.source.revision}), but the study is of {config.model} ({source.revision}); give the same model to both"
@@ -67,6 +68,8 @@ def run_study(config: StudyConfig, *, progress: bool = True, extractor: Extracto
     out = os.fspath(config.out)
     existing = started_run(out)
     if existing is not None:
+        if existing.config.get("model") == f"{named.location}@{named.revision}":
+            asked["model"] = existing.config["model"]  # begun when a run recorded the branch, not the commit
         plan = store.Plan.build((w.key() for w in work), config.shard_size or existing.plan.shard_size)
         check_settings(out, plan=plan, config=asked, config_defaults=defaults())
         if existing.progress.complete:
@@ -85,6 +88,9 @@ def run_study(config: StudyConfig, *, progress: bool = True, extractor: Extracto
     rendered = render_work(config, work, extractor)
     recipe = Recipe.of(config, extractor, work)
     arrays = recipe.arrays()
+    # A run that was begun before the options had arrays of their own goes on without them.
+    left_out = {OPTION_MASSES} if existing is not None and OPTION_MASSES not in existing.arrays else set()
+    arrays = {name: spec for name, spec in arrays.items() if name not in left_out}
     shard_size = config.shard_size or (existing.plan.shard_size if existing else _shard_size(config, arrays))
     plan = store.Plan.build((w.key() for w in work), shard_size)
     by_id = {w.id: (w, r) for w, r in zip(work, rendered, strict=True)}
@@ -100,13 +106,18 @@ def run_study(config: StudyConfig, *, progress: bool = True, extractor: Extracto
     ) as writer:
         width = extractor.backend.architecture.width
 
+        def make(shard: store.Shard, bar: Any) -> dict[str, Any]:
+            made = make_shard(recipe, [by_id[state["id"]] for state in shard.states], bar)
+            made["arrays"] = {name: values for name, values in made["arrays"].items() if name not in left_out}
+            return made
+
         def fold(shard: int) -> None:
             if config.moments:
                 moments.fold(writer, shard, width)
 
         complete(
             writer,
-            lambda shard, bar: make_shard(recipe, [by_id[state["id"]] for state in shard.states], bar),
+            make,
             unit="state",
             progress=progress,
             committed=fold,

@@ -97,6 +97,18 @@ def test_bytes_hold_everything(n: int, dtype: torch.dtype) -> None:
     torch.testing.assert_close(everything(again.update(more)), everything(moments.update(more)), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("parts", [(300, 5), (5,), (300,)])
+def test_merging_with_itself_counts_each_row_twice(parts: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    moments, rows = Moments(1, 4), torch.randn(sum(parts), 1, 4)
+    for part in rows.split(list(parts)):
+        moments.update(part)
+    moments.merge(moments)
+    twice = Moments(1, 4).update(torch.cat([rows, rows]))
+    assert moments.count == 2 * len(rows)
+    torch.testing.assert_close(moments.covariance(0), twice.covariance(0), rtol=1e-5, atol=1e-6)
+
+
 def test_bytes_of_rows_are_no_larger_than_the_rows() -> None:
     x = spread(10, 4, 256).bfloat16()
     assert len(filled(x, [10]).to_bytes()) < x.numel() * 2 + 2000

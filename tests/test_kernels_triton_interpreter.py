@@ -212,6 +212,20 @@ def test_attention_row_of_strided_input() -> None:
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@inside
+def test_attention_row_of_more_sequences_than_a_grid_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    from precollapse.kernels import attention_row, triton_attention
+
+    torch.manual_seed(0)
+    query, key, index = torch.randn(7, 4, 3, 16), torch.randn(7, 2, 9, 16), torch.tensor([2, 0, 1, 2, 1, 0, 2])
+    monkeypatch.setattr(triton_attention, "GRID_END", 3)
+    for mask in (None, torch.rand(7, 9) < 0.8, torch.randn(1, 1, 3, 9), torch.randn(7, 4, 3, 9)):
+        found = attention_row(query, key, index, mask=mask, backend="triton")
+        torch.testing.assert_close(
+            found, attention_row(query, key, index, mask=mask, backend="reference"), rtol=1e-5, atol=1e-6
+        )
+
+
 def far(x: torch.Tensor) -> torch.Tensor:
     """The same values, the first axis so far apart, in memory never touched, that 32-bit offsets wrap."""
     apart = 2**31 // (len(x) - 1) + 999

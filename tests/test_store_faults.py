@@ -204,6 +204,40 @@ def test_repair_refuses_while_a_writer_is_alive(path):
             store.repair(path.parent / "busy")
 
 
+def test_a_torn_lease_does_not_keep_repair_out(path):
+    """What a machine that went down may leave: nobody beats it, and nobody can be named."""
+    (path / "_leases" / "00000001.000001.json").write_bytes(b"x")
+    flip(chunk(path, 1), 100)
+    assert store.repair(path).withdrawn == (1,)
+    assert list((path / "_leases").iterdir()) == []
+
+
+def test_a_sweep_leaves_the_lease_of_a_repair(path, monkeypatch):
+    """Another writer would do the shard again while its files are being moved."""
+    module, seen = sys.modules["precollapse.store.verify"], []
+    original = module._set_aside
+
+    def meanwhile(files, shard, commit):
+        store.open_writer(path, **SETTINGS).close()
+        seen.append([file.name for file in (path / "_leases").iterdir()])
+        original(files, shard, commit)
+
+    monkeypatch.setattr(module, "_set_aside", meanwhile)
+    flip(chunk(path, 1), 100)
+    assert store.repair(path).withdrawn == (1,)
+    assert seen == [["00000001.000001.json"]] and list((path / "_leases").iterdir()) == []
+
+
+def test_a_file_system_that_takes_no_advice(tmp_path, monkeypatch):
+    def refuse(*arguments):
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(store_files, "_BEGIN_WRITING", 1)
+    monkeypatch.setattr(os, "posix_fadvise", refuse)
+    path = fill(tmp_path / "other")
+    assert store.verify(path) == [] and len(store.open_run(path).resid(0, "x")) == 16
+
+
 def test_metadata_that_disagree_with_the_plan_are_refused_and_repaired(path):
     file = path / SETTINGS["plan"].cells[0].folder / "x" / "zarr.json"
     file.write_text(file.read_text().replace("float32", "float64"))

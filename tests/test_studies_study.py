@@ -104,6 +104,33 @@ def test_attention_summary_is_complete(run):
     np.testing.assert_allclose(total, 1.0, atol=1e-5)
 
 
+def test_a_run_begun_before_options_had_attention_of_their_own_goes_on(
+    tiny_folder, extractor, tmp_path, monkeypatch, run
+):
+    """Its plan has no array for it; all else is as in a run of today."""
+    config = StudyConfig(
+        out=tmp_path / "r", model=str(tiny_folder), attention="summary", shard_size=4, moments=True, **SMALL
+    )
+    arrays, make = study_module.Recipe.arrays, study_module.make_shard
+
+    def without(found):
+        return {name: value for name, value in found.items() if name != "attention_options"}
+
+    def stopped(*arguments):
+        os.kill(os.getpid(), signal.SIGINT)  # this shard is still finished
+        made = make(*arguments)
+        return {**made, "arrays": without(made["arrays"])}
+
+    monkeypatch.setattr(study_module.Recipe, "arrays", lambda self: without(arrays(self)))
+    monkeypatch.setattr(study_module, "make_shard", stopped)
+    with pytest.raises(shard_loop.StudyInterrupted):
+        run_study(config, progress=False, extractor=extractor)
+    monkeypatch.undo()
+    again = run_study(config, progress=False, extractor=extractor)
+    assert again.progress.complete and "attention_options" not in again.arrays
+    np.testing.assert_allclose(again.array("attention_choices"), run.array("attention_choices"), atol=1e-5)
+
+
 def test_attention_on_each_option(run, extractor):
     """Against the rows themselves, cut where each option stands in the rendered prompt."""
     masses = run.array("attention_options")
