@@ -85,7 +85,7 @@ def _refuse_padding(prompts: Mapping[int, Sequence[int]], tokenizer: Any) -> Non
             padded = [i for i in padded if list(rows[i][::step][:2]) == [pad, pad]]
         if padded:
             raise RequestError(
-                f"prompt {padded[0]} was given as token ids without a mask and {where} with the pad token {pad}; pass {{'input_ids': ..., 'attention_mask': ...}} or lists without padding"
+                f"prompt {padded[0]} was given as token ids without a mask and {where} with the pad token {pad}; pass {{'input_ids': ..., 'attention_mask': ...}}, with ones in the mask where that token is meant"
             )
 
 
