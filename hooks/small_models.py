@@ -41,12 +41,7 @@ class Family:
 
 _GQA = {"num_key_value_heads": 2}
 _MOE = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
-_MLA = {
-    "kv_lora_rank": 16,
-    "q_lora_rank": 16,
-    "qk_nope_head_dim": 8,
-    "qk_rope_head_dim": 4,
-    "v_head_dim": 8,
+_EXPERTS = {
     "n_routed_experts": 4,
     "n_shared_experts": 1,
     "n_group": 2,
@@ -54,6 +49,14 @@ _MLA = {
     "num_experts_per_tok": 2,
     "first_k_dense_replace": 1,
     "moe_intermediate_size": 32,
+}
+_MLA = {
+    **_EXPERTS,
+    "kv_lora_rank": 16,
+    "q_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 8,
     "num_key_value_heads": 4,
 }
 _SSM = {"state_size": 8, "expand": 2, "conv_kernel": 4}
@@ -170,13 +173,7 @@ FAMILIES: dict[str, Family] = {
         {
             **_GQA,
             "head_dim": 16,
-            "n_routed_experts": 4,
-            "n_shared_experts": 1,
-            "n_group": 2,
-            "topk_group": 1,
-            "num_experts_per_tok": 2,
-            "first_k_dense_replace": 1,
-            "moe_intermediate_size": 32,
+            **_EXPERTS,
         },
         "experts after a dense block, norms on q and k",
     ),
