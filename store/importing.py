@@ -118,7 +118,7 @@ def _sources(files: LocalFiles, name: str) -> tuple[dict[str, _Source], dict[str
         head, start = tensors.parse_header(bytes(text), size, f"{files.path}/{name}")
         about = head.pop("__metadata__", {})
         layers = {key[7:]: tuple(json.loads(value)) for key, value in about.items() if key.startswith("layers.")}
-    except (StoreError, ValueError) as error:
+    except (StoreError, ValueError, TypeError) as error:
         raise RequestError(f"{files.path}/{name} is no whole safetensors file ({error}).") from None
     found = {}
     for key, entry in head.items():

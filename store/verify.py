@@ -263,6 +263,8 @@ def repair(path: str | os.PathLike[str]) -> Repair:
     files = open_files(path, owner)
     run = read_plan(files)
     with refused(files.path):
+        if any(files.list(folder) for folder in (TABLES, RAGGED, BLOBS)) and not files.list(COMMITS):
+            raise RequestError(f"{files.path} is a half-deleted run: it has tables but no commits. Restore {COMMITS}.")
         _refuse_live_writers(files)
         missing, other = skeleton_faults(files, run)
         files.make(folders(run))

@@ -204,6 +204,15 @@ def test_repair_refuses_while_a_writer_is_alive(path):
             store.repair(path.parent / "busy")
 
 
+def test_repair_does_not_take_a_run_apart_whose_commits_are_gone(path):
+    """Its data could not be told from strays; with the commits restored all is there."""
+    (path / "_commits").rename(path.parent / "kept")
+    with pytest.raises(RequestError, match="half-deleted run.*Restore _commits"):
+        store.repair(path)
+    (path.parent / "kept").rename(path / "_commits")
+    assert store.verify(path) == [] and len(store.open_run(path)) == 16
+
+
 def test_a_torn_lease_does_not_keep_repair_out(path):
     """What a machine that went down may leave: nobody beats it, and nobody can be named."""
     (path / "_leases" / "00000001.000001.json").write_bytes(b"x")
