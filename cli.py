@@ -357,7 +357,7 @@ def _analysis_settings(a: argparse.Namespace, runs: list[Any]) -> Any:
 def _layer_set(text: str, held: Sequence[int]) -> tuple[int, ...]:
     """Layers named as for run, of those that a run holds."""
     found: list[int] = []
-    for part in _names(text):
+    for part in _names(text) or ("",):
         bounds = re.fullmatch(r"(\d+)-(\d+)", part)
         if bounds and int(bounds[1]) <= int(bounds[2]):
             found += range(int(bounds[1]), int(bounds[2]) + 1)
@@ -370,9 +370,9 @@ def _layer_set(text: str, held: Sequence[int]) -> tuple[int, ...]:
                 f"--layers {text!r} is not understood; write for example 5,10-12, last, -1, or 0-9/10-19/20-29"
             )
     unknown = [layer for layer in found if layer not in held]
-    if unknown or not found:
+    if unknown:
         raise RequestError(
-            f"--layers {text!r} names layer {unknown[0] if unknown else '()'}, which the run does not hold; it holds {', '.join(map(str, held)) or 'none'}"
+            f"--layers {text!r} names layer {unknown[0]}, which the run does not hold; it holds {', '.join(map(str, held)) or 'none'}"
         )
     return tuple(dict.fromkeys(found))
 
@@ -786,10 +786,11 @@ def _verify(a: argparse.Namespace) -> int:
     for fault in faults:
         print(fault)
     if faults:
-        print(
-            f"{a.run}: {len(faults)} faults; `precollapse repair {a.run}` has the damaged shards made again by the next run",
-            file=sys.stderr,
-        )
+        if any(fault.where == "plan.json" for fault in faults):
+            advice = "nothing can be repaired without the plan: restore plan.json from a copy"
+        else:
+            advice = f"`precollapse repair {a.run}` has the damaged shards made again by the next run"
+        print(f"{a.run}: {len(faults)} {'fault' if len(faults) == 1 else 'faults'}; {advice}", file=sys.stderr)
         return 1
     progress = open_run(a.run).progress
     print(
@@ -819,7 +820,8 @@ def _repair(a: argparse.Namespace) -> int:
         return 0
     print(
         f"{a.run}: {len(done.withdrawn)} damaged shards taken back, {len(done.rewritten)} metadata files written anew, "
-        f"{done.moved} files moved to their place, {done.removed} leftovers removed, {done.kept} left alone"
+        f"{done.moved} files moved to their place, {len(done.aside)} files of no shard moved to _damaged, "
+        f"{done.removed} leftovers removed, {done.kept} left alone"
     )
     if done.withdrawn:
         print("the command that made the run makes the missing shards again")

@@ -23,6 +23,8 @@ from .steering import Steering
 METHODS = ("mean-difference", "probe")
 C_GRID = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2)
 FALLBACK_C = 1.0
+FEW_VALIDATION = 5
+"""With fewer validation states of the rarer class the choice of C is said to rest on few."""
 
 _METADATA = "precollapse_steering_vector"
 
@@ -220,7 +222,7 @@ class LinearProbe:
     bias : float
     C : float
     note : str
-        Why C was not chosen on validation items; empty when it was.
+        Why C was not chosen on validation items, or on how few of the rarer class; empty otherwise.
     train_auroc, validation_auroc : float
         NaN where a part holds one class only.
     """
@@ -348,13 +350,15 @@ class TrainingStates:
         defined = all(map(math.isfinite, marks))
         best = int(np.argmax(np.round(marks, 12))) if defined else C_GRID.index(FALLBACK_C)
         model = fits[best]
+        rarer = min(int(self.y[validation].sum()), int((~self.y[validation]).sum()))
+        few = f"only {rarer} validation states of the rarer class" if rarer < FEW_VALIDATION else ""
         weight = (model.coef_[0] @ span) / scale
         centre = np.mean([means[c] for c in self.cell[train]], axis=0)
         return LinearProbe(
             weight,
             float(model.intercept_[0] - centre @ weight),
             C_GRID[best],
-            "" if defined else f"validation items hold one class or none: C fixed at {FALLBACK_C:g}",
+            few if defined else f"validation items hold one class or none: C fixed at {FALLBACK_C:g}",
             _auroc(self.y[train], model.decision_function(reduced)[train]),
             marks[best],
         )

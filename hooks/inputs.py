@@ -44,6 +44,7 @@ def as_prompts(prompts: Any, renderer: Renderer) -> list[Any]:
             raise RequestError(
                 f"input_ids {list(ids.shape)} and attention_mask {list(mask.shape)} must both be [batch, tokens] and equal in shape"
             )
+        _check_mask(mask)
         return [row[keep.bool()].tolist() for row, keep in zip(ids, mask, strict=True)]
     if isinstance(prompts, np.ndarray) and prompts.dtype.kind in "UO":
         prompts = prompts.tolist()
@@ -65,6 +66,19 @@ def as_prompts(prompts: Any, renderer: Renderer) -> list[Any]:
         items = [items]
     _refuse_padding({i: _ids_of(item) for i, item in enumerate(items)}, renderer.tokenizer)
     return items
+
+
+def _check_mask(mask: torch.Tensor) -> None:
+    """Refuse what is no padding mask: an additive one (0 where a token counts) would be read the wrong way round."""
+    if not bool(((mask == 0) | (mask == 1)).all()):
+        raise RequestError(
+            f"attention_mask must be 1 for tokens and 0 for padding, found values {mask.min().item():g} to {mask.max().item():g}; an additive mask cannot be read"
+        )
+    begins = mask.to(torch.int64).diff(dim=1, prepend=torch.zeros(len(mask), 1, dtype=torch.int64)).eq(1).sum(1)
+    if bool((begins > 1).any()):
+        raise RequestError(
+            f"attention_mask of prompt {int((begins > 1).nonzero()[0])} has zeros between its ones; padding may stand before or after a prompt only, so take the tokens out"
+        )
 
 
 def _refuse_padding(prompts: Mapping[int, Sequence[int]], tokenizer: Any) -> None:

@@ -8,11 +8,12 @@ n x n Gram matrix says the same as the d x d covariance for less.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
@@ -57,6 +58,21 @@ class Moments:
         self._cube = self._zeros(n_layers, d)  # sum of |x - pivot|^2 (x - pivot)
         self._fourth = self._zeros(n_layers)  # sum of |x - pivot|^4
         self._scratch: Tensor | None = None
+        self._torn = False
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """What stops inside (memory that runs out, a key pressed) leaves sums of no set of states: never used again."""
+        self._torn = True
+        yield
+        self._torn = False
+
+    def _check_whole(self) -> None:
+        if self._torn:
+            raise RuntimeError(
+                "Moments: an earlier update or merge stopped half way, so these are the sums of no set of states; read "
+                "them again from where they were saved, or start anew."
+            )
 
     def _zeros(self, *shape: int) -> Tensor:
         return torch.zeros(*shape, dtype=torch.float64, device=self.device)
@@ -64,6 +80,7 @@ class Moments:
     @property
     def count(self) -> int:
         """Number of states seen."""
+        self._check_whole()
         return self._folded + self._held
 
     @property
@@ -82,7 +99,13 @@ class Moments:
         -------
         Moments
             Itself.
+
+        Raises
+        ------
+        RuntimeError
+            An earlier update stopped half way: its sums are those of no set of states.
         """
+        self._check_whole()
         if isinstance(x, Tensor) and x.ndim == 2 and self.n_layers == 1:
             x = x[:, None]
         checks.tensor("Moments.update", "x", x, 3, checks.FLOATS)
@@ -97,18 +120,23 @@ class Moments:
         if self._held + len(x) < limit:
             self._pending.append(x.clone())
             return self
+        self._allocate()
         self._pending.append(x)
         self._fold()
         return self
+
+    def _allocate(self) -> None:
+        """The largest accumulator, before anything changes: where it cannot be had, all is as it was."""
+        if self._m2 is None:
+            self._m2 = self._zeros(self.n_layers, self.d, self.d)
 
     def _fold(self) -> None:
         """Move the held rows into the accumulators."""
         if not self._pending:
             return
-        if self._m2 is None:  # first: what cannot be allocated must not cost the rows
-            self._m2 = self._zeros(self.n_layers, self.d, self.d)
-        pending, self._pending = self._pending, []
-        with precision.no_autocast(self.device):
+        self._allocate()
+        with self._changing(), precision.no_autocast(self.device):
+            pending, self._pending = self._pending, []
             self._fold_rows(pending)
 
     def _fold_rows(self, pending: list[Tensor]) -> None:
@@ -188,12 +216,15 @@ class Moments:
             raise ValueError(
                 f"Moments.merge: other has L, d = {other.n_layers}, {other.d}; expected {self.n_layers}, {self.d}."
             )
+        self._check_whole()
+        other._check_whole()
         if other is self and self._folded:
             self._fold()
         pending = [rows.to(self.device) for rows in other._pending]  # fails, if it must, before anything has changed
         if other._folded:
             self._fold()
-            self._merge_folded(other)
+            with self._changing():
+                self._merge_folded(other)
         for rows in pending:
             self.update(rows)
         return self
@@ -334,6 +365,7 @@ class Moments:
 
     def to_bytes(self) -> bytes:
         """The whole state, to be read by `from_bytes`; an uncompressed .npz without pickles."""
+        self._check_whole()
         arrays: dict[str, np.ndarray] = {"format": np.array([_FORMAT, self.n_layers, self.d, self._folded])}
         if self._folded:
             assert self._m2 is not None and self._pivot is not None

@@ -6,6 +6,7 @@ they are whole.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -62,26 +63,34 @@ def export(path: str | os.PathLike[str], fmt: str, out: str | os.PathLike[str]) 
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise RequestError(f"{folder} is not empty: give a new folder for the export.")
-    with explained(str(folder), "write"):
-        if fmt == "parquet":
-            return _parquet(run, folder)
-        write = _safetensors if fmt == "safetensors" else _npz
-        files = []
-        places: list[tuple[str, int]] = []
-        for cell in run.plan.cells:
-            part = run.select(regime=cell.regime, benchmark=cell.benchmark)
-            if len(part):
-                file = folder / f"{cell.folder.rpartition('/')[2]}.{fmt}"
-                _whole(file, lambda target, part=part: write(part, target))  # type: ignore[misc]
-                places += [(file.name, row) for row in range(len(part))]
-                files.append(file)
-        table = folder / "states.jsonl"
-        _whole(table, lambda target: _jsonl(run, places, target))
-        return [*files, table]
+    written: list[Path] = []
+    try:
+        with explained(str(folder), "write"):
+            if fmt == "parquet":
+                _parquet(run, folder, written)
+            else:
+                _by_cell(run, folder, fmt, written)
+    except BaseException:  # half an export would be taken for a whole one, and stand in the way of the next
+        for file in written:
+            file.unlink(missing_ok=True)
+        raise
+    return written
 
 
-def _whole(file: Path, write: Callable[[IO[bytes]], None]) -> None:
-    """Write a file under a temporary name, and give it its own when it is whole."""
+def _by_cell(run: Run, folder: Path, fmt: str, written: list[Path]) -> None:
+    write = _safetensors if fmt == "safetensors" else _npz
+    places: list[tuple[str, int]] = []
+    for cell in run.plan.cells:
+        part = run.select(regime=cell.regime, benchmark=cell.benchmark)
+        if len(part):
+            file = folder / f"{cell.folder.rpartition('/')[2]}.{fmt}"
+            _whole(file, written, lambda target, part=part: write(part, target))  # type: ignore[misc]
+            places += [(file.name, row) for row in range(len(part))]
+    _whole(folder / "states.jsonl", written, lambda target: _jsonl(run, places, target))
+
+
+def _whole(file: Path, written: list[Path], write: Callable[[IO[bytes]], None]) -> None:
+    """Write a file under a temporary name, give it its own when it is whole, and add it to `written`."""
     temporary = file.with_name(f".{file.name}.part")
     try:
         with open(temporary, "wb") as target:
@@ -89,6 +98,7 @@ def _whole(file: Path, write: Callable[[IO[bytes]], None]) -> None:
             target.flush()
             os.fsync(target.fileno())
         os.replace(temporary, file)
+        written.append(file)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -187,7 +197,7 @@ def _put(archive: zipfile.ZipFile, name: str, values: np.ndarray) -> None:
     archive.writestr(f"{name}.npy", buffer.getvalue())
 
 
-def _parquet(run: Run, folder: Path) -> list[Path]:
+def _parquet(run: Run, folder: Path, written: list[Path]) -> None:
     try:
         import pyarrow as arrow
         import pyarrow.parquet as parquet
@@ -219,26 +229,22 @@ def _parquet(run: Run, folder: Path) -> list[Path]:
         )
 
     def stream(tables: Iterator[Any], target: IO[bytes]) -> None:
-        writer = None
-        for table in tables:
-            writer = writer or parquet.ParquetWriter(target, table.schema, compression="none", use_dictionary=False)
-            writer.write_table(table)
-        if writer is not None:
-            writer.close()
+        with contextlib.ExitStack() as closing:  # closed also when reading fails, while there is still a file to close
+            writer = None
+            for table in tables:
+                if writer is None:
+                    writer = parquet.ParquetWriter(target, table.schema, compression="none", use_dictionary=False)
+                    closing.callback(writer.close)
+                writer.write_table(table)
 
-    files = [folder / "states.parquet"]
-    _whole(
-        files[0], lambda target: parquet.write_table(arrow.Table.from_pandas(run.states, preserve_index=False), target)
-    )
+    states = arrow.Table.from_pandas(run.states, preserve_index=False)
+    _whole(folder / "states.parquet", written, lambda target: parquet.write_table(states, target))
     for name, spec in run.arrays.items():
         tables = (
             array_table([state["id"] for state in shard.states], values, spec)
             for shard, values in run.iter_shards(name)
         )
-        files.append(folder / f"{name}.parquet")
-        _whole(files[-1], lambda target, tables=tables: stream(tables, target))  # type: ignore[misc]
+        _whole(folder / f"{name}.parquet", written, lambda target, tables=tables: stream(tables, target))  # type: ignore[misc]
     for name in run.ragged_arrays:
         tables = (ragged_table(part, name) for part in run.by_shard())
-        files.append(folder / f"{name}.parquet")
-        _whole(files[-1], lambda target, tables=tables: stream(tables, target))  # type: ignore[misc]
-    return files
+        _whole(folder / f"{name}.parquet", written, lambda target, tables=tables: stream(tables, target))  # type: ignore[misc]

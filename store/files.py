@@ -97,7 +97,14 @@ def open_files(path: str | os.PathLike[str], owner: str = "") -> Files:
     """The place at `path`: a local folder, or `s3://bucket/prefix` on S3-compatible storage.
 
     `owner` is the writer on whose behalf files are made; it is part of the names of its unfinished ones.
+
+    Raises
+    ------
+    RequestError
+        No path, or an address of another kind.
     """
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise RequestError(f"A run lies at a path, and {path!r} is none: give a folder, or s3://bucket/prefix.")
     text = re.sub(r"^s3:/(?!/)", "s3://", os.fspath(path))  # pathlib folds slashes
     if "://" in text and not text.startswith("file://"):
         from .objects import ObjectFiles

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 
 from ..errors import RequestError, StoreError
 from . import tensors
-from .dtypes import ITEM_TYPES
+from .dtypes import ITEM_TYPES, to_returned
 from .files import LocalFiles
 from .layout import ArraySpec, shard_size_for
 from .plan import KEYS, Plan
@@ -78,6 +79,9 @@ def import_activations(
     plain = [key for key in parts[0][0] if not any(key == r or key in (r + _SIDE[0], r + _SIDE[1]) for r in ragged)]
     arrays, keys = _arrays(root, parts[0][0], plain, layers)
     counts = [_rows(root, name, sources, plain, ragged) for name, (sources, _) in zip(names, parts, strict=True)]
+    for name, (sources, _) in zip(names, parts, strict=True):
+        for key in ragged:
+            _check_ragged(files, name, key, sources)
     states, columns, values = _states(root, sum(counts))
     _check_places(root, values, names, counts)
     ragged_kinds = {name: parts[0][0][name].dtype for name in ragged}
@@ -95,16 +99,33 @@ def import_activations(
         columns=columns,
         ragged=ragged_kinds,
     ) as writer:
+        odd: dict[str, int] = {}
         for index in writer.claimed():
             shard = writer.shard(index)
             rows = np.array([position[state["id"]] for state in shard.states])
+            gathered = {name: _gather(files, parts, keys[name], starts, rows, spec) for name, spec in arrays.items()}
+            for name, found in gathered.items():
+                odd[name] = odd.get(name, 0) + _not_finite(found, arrays[name].dtype)
             writer.write(
                 index,
-                arrays={name: _gather(files, parts, keys[name], starts, rows, spec) for name, spec in arrays.items()},
+                arrays=gathered,
                 table={name: [values[row].get(name) for row in rows] for name in columns},
                 ragged={name: [_ragged_row(files, parts, name, starts, int(row)) for row in rows] for name in ragged},
             )
+    for name, count in odd.items():
+        if count:
+            warnings.warn(
+                f"{count} of the {len(plan.ids)} states have NaN or infinite values in {name!r}; they are kept as they "
+                "were saved.",
+                stacklevel=2,
+            )
     return open_run(out)
+
+
+def _not_finite(bits: np.ndarray, kind: str) -> int:
+    """How many rows hold a NaN or an infinite value."""
+    values = to_returned(bits, kind)
+    return 0 if values.dtype.kind != "f" else int((~np.isfinite(values.reshape(len(values), -1)).all(1)).sum())
 
 
 def _sources(files: LocalFiles, name: str) -> tuple[dict[str, _Source], dict[str, tuple[int, ...]]]:
@@ -190,10 +211,41 @@ def _arrays(
 
 def _rows(root: Path, name: str, sources: dict[str, _Source], plain: list[str], ragged: list[str]) -> int:
     counts = {key: sources[key].shape[0] for key in plain}
-    counts.update({key: sources[key + ".shapes"].shape[0] for key in ragged})
+    for key in ragged:
+        kinds = [(sources[key + side].dtype, len(sources[key + side].shape)) for side in ("", *_SIDE)]
+        if [kinds[0][1], *kinds[1:]] != [1, ("int64", 1), ("int64", 2)]:
+            said = ", ".join(f"{sources[key + s].dtype} {list(sources[key + s].shape)}" for s in ("", *_SIDE))
+            raise RequestError(
+                f"{root}/{name}: {key!r} with offsets and shapes is {said}: rows of unlike length are values [total], "
+                "offsets int64 [n + 1] and shapes int64 [n, axes]."
+            )
+        counts[key] = sources[key + ".shapes"].shape[0]
     if len(set(counts.values())) != 1:
         raise RequestError(f"{root}/{name}: the tensors differ in their number of rows: {counts}.")
     return next(iter(counts.values()))
+
+
+def _check_ragged(files: LocalFiles, name: str, key: str, sources: dict[str, _Source]) -> None:
+    """Refuse offsets and shapes that disagree with each other or with the values: rows would be cut in the wrong place."""
+    sides = []
+    for side in _SIDE:
+        source = sources[key + side]
+        sides.append(np.empty(source.shape, np.int64))
+        if sides[-1].size:
+            files.read_into(source.file, source.offset, [sides[-1]])
+    offsets, shapes = sides
+    total = sources[key].shape[0]
+    if (
+        len(offsets) != len(shapes) + 1
+        or (shapes < 0).any()
+        or offsets[0] != 0
+        or offsets[-1] != total
+        or (np.diff(offsets) != shapes.prod(axis=1)).any()
+    ):
+        raise RequestError(
+            f"{files.path}/{name}: {key}.offsets {list(offsets.shape)} and {key}.shapes {list(shapes.shape)} do not fit "
+            f"the {total} values of {key!r}: offsets start at 0, grow by the size of each row, and end at {total}."
+        )
 
 
 def _states(root: Path, count: int) -> tuple[list[dict[str, str]], dict[str, str], list[dict[str, Any]]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -40,7 +41,7 @@ class ObjectFiles:
     """Time over which a request that fails is tried again."""
 
     def __init__(self, path: str) -> None:
-        if not path.startswith("s3://"):
+        if not re.match("s3://[^/]", path):
             raise RequestError(f"Unknown address {path!r}: give a folder, or s3://bucket/prefix.")
         try:
             import obstore

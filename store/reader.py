@@ -335,6 +335,8 @@ class Run:
             kept = np.array([c.regime in regimes and c.benchmark in benchmarks for c in plan.cells])
             rows = rows[kept[self._cell_index(rows)]]
         if items is not None:
+            if not isinstance(items, str | Iterable):
+                raise RequestError(f"An item is named by its id, a string, not {items!r}: see run.states['item_id'].")
             wanted = {items} if isinstance(items, str) else set(items)
             unknown = wanted.difference(plan.item_ids)
             if unknown:
@@ -346,9 +348,27 @@ class Run:
         return Run(self._snapshot, rows)
 
     def take(self, rows: Any) -> Run:
-        """The states at these positions (integers or a mask over `states`), in the order given."""
+        """The states at these positions of `states`, in the order given.
+
+        Parameters
+        ----------
+        rows : array-like
+            Integers [k], negative ones from the end, repeated as often as given; or a boolean mask [n].
+
+        Raises
+        ------
+        RequestError
+            Anything else, or a position that is not there.
+        """
+        wanted = np.asarray(rows)
+        if wanted.size == 0 and wanted.ndim == 1 and wanted.dtype != bool:
+            wanted = wanted.astype(np.int64)
+        if wanted.ndim != 1 or wanted.dtype.kind not in "biu":
+            raise RequestError(
+                f"take needs a list of positions or a mask, not {wanted.dtype} of shape {list(wanted.shape)}."
+            )
         try:
-            return Run(self._snapshot, self._rows[np.asarray(rows)])
+            return Run(self._snapshot, self._rows[wanted])
         except IndexError as error:
             raise RequestError(f"There is no such row among {len(self)} states ({error}).") from None
 
@@ -434,9 +454,9 @@ class Run:
         chosen = self._selected(regime, benchmark, items)
         if layer is None:
             return chosen._read(site, None)
-        if isinstance(layer, int | np.integer):
-            return chosen._read(site, [_layer_axis(int(layer), spec, site)])[:, 0]
-        return chosen._read(site, [_layer_axis(int(number), spec, site) for number in layer])
+        if isinstance(layer, str | bytes) or not isinstance(layer, Iterable):
+            return chosen._read(site, [_layer_axis(layer, spec, site)])[:, 0]
+        return chosen._read(site, [_layer_axis(number, spec, site) for number in layer])
 
     def array(
         self,
@@ -481,8 +501,8 @@ class Run:
         kinds = self._snapshot.run.ragged
         if name not in kinds:
             raise RequestError(f"The run has no ragged array {name!r}: it has {_listing(kinds)}.")
-        if not -len(self) <= i < len(self):
-            raise RequestError(f"There is no state {i}: the selection has {len(self)}.")
+        if not isinstance(i, int | np.integer) or not -len(self) <= i < len(self):
+            raise RequestError(f"There is no state {i!r}: the selection has {len(self)}, counted from 0.")
         row = int(self._rows[i])
         shard = int(self._shard_index(np.array([row]))[0])
         local = row - self.plan.bounds(shard)[0]
@@ -748,15 +768,20 @@ def _fill_rows(
 def _names(asked: str | Sequence[str] | None, known: list[str], what: str) -> set[str]:
     if asked is None:
         return set(known)
+    if not isinstance(asked, str | Iterable):
+        raise RequestError(f"A {what} is a name, not {asked!r}: the run has {', '.join(dict.fromkeys(known))}.")
     wanted = {asked} if isinstance(asked, str) else set(asked)
-    unknown = sorted(wanted.difference(known))
+    unknown = sorted(wanted.difference(known), key=str)
     if unknown:
         raise RequestError(f"The run has no {what} {unknown[0]!r}: it has {', '.join(dict.fromkeys(known))}.")
     return wanted
 
 
-def _layer_axis(number: int, spec: ArraySpec, site: str) -> int:
+def _layer_axis(asked: Any, spec: ArraySpec, site: str) -> int:
     layers = spec.layers or ()
+    if isinstance(asked, bool | np.bool_) or not isinstance(asked, int | np.integer):
+        raise RequestError(f"A layer is a whole number, not {asked!r}: {site!r} has {_ranges(layers)}.")
+    number = int(asked)
     if number < 0 and -number <= len(layers):
         return len(layers) + number
     if number not in layers:

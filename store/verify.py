@@ -22,6 +22,7 @@ from .layout import (
     DAMAGED,
     FAILED,
     LEASES,
+    NOTES,
     RAGGED,
     ROOT,
     TABLES,
@@ -80,6 +81,8 @@ class Repair:
         Damaged shards taken out of the run; a resume does them again.
     kept : int
         Unfinished files left alone, because their writers may be alive.
+    aside : tuple of str
+        Files of no shard (strays, torn leases, damaged folds) that were moved to `_damaged/`.
     """
 
     moved: int
@@ -87,6 +90,7 @@ class Repair:
     rewritten: tuple[str, ...]
     withdrawn: tuple[int, ...]
     kept: int
+    aside: tuple[str, ...] = ()
 
 
 def verify(path: str | os.PathLike[str]) -> list[Fault]:
@@ -113,7 +117,9 @@ def verify(path: str | os.PathLike[str]) -> list[Fault]:
     faults += [Fault(commit_name(shard), what, shard) for shard, what in broken.items()]
     for commit in commits.values():
         faults += _shard_faults(files, run, commit)
-    faults += [Fault(f"_manifest/{name}", what) for name, what in read_notes(files)[1].items()]
+    faults += [Fault(f"{NOTES}/{name}", what) for name, what in read_notes(files)[1].items()]
+    if (commits or broken) and not files.list(NOTES):
+        faults.append(Fault(NOTES, "it is missing or empty, so how the run came about is not known: restore it."))
     for name in sorted(files.list(FAILED)):
         try:
             unseal(files.read(f"{FAILED}/{name}"), "The note of a failed cell")
@@ -265,7 +271,7 @@ def repair(path: str | os.PathLike[str]) -> Repair:
     with refused(files.path):
         if any(files.list(folder) for folder in (TABLES, RAGGED, BLOBS)) and not files.list(COMMITS):
             raise RequestError(f"{files.path} is a half-deleted run: it has tables but no commits. Restore {COMMITS}.")
-        _refuse_live_writers(files)
+        aside = _refuse_live_writers(files)
         missing, other = skeleton_faults(files, run)
         files.make(folders(run))
         for name in [*missing, *other]:
@@ -273,6 +279,7 @@ def repair(path: str | os.PathLike[str]) -> Repair:
         commits, broken = read_commits(files, run)
         for name in _fold_faults(files):  # its parts are gone, so the shards that it held are done again
             _keep(files, attempt(), name)
+            aside.append(name)
         bad = {commit.shard for commit in commits.values() if any(_shard_faults(files, run, commit))}
         leases = Leases(files, owner, 60.0)
         try:
@@ -288,11 +295,15 @@ def repair(path: str | os.PathLike[str]) -> Repair:
             leases.close()
         for fault in _strays(files, run, set()):
             _keep(files, attempt(), fault.where)
+            aside.append(fault.where)
         swept = sweep(files, run)
-    return Repair(swept.moved, swept.removed, (*missing, *other), tuple(sorted(bad | broken.keys())), swept.kept)
+    withdrawn = tuple(sorted(bad | broken.keys()))
+    return Repair(swept.moved, swept.removed, (*missing, *other), withdrawn, swept.kept, tuple(aside))
 
 
-def _refuse_live_writers(files: Files) -> None:
+def _refuse_live_writers(files: Files) -> list[str]:
+    """Raise where a lease is that of a writer that may be alive; the torn leases, moved aside."""
+    torn = []
     for name in sorted(files.list(LEASES)):
         try:
             who = unseal(files.read(f"{LEASES}/{name}"), name)["who"]
@@ -300,12 +311,14 @@ def _refuse_live_writers(files: Files) -> None:
             continue
         except StoreError:  # a lease appears whole or not at all: torn ones are left by machines that went down
             _keep(files, attempt(), f"{LEASES}/{name}")
+            torn.append(f"{LEASES}/{name}")
             continue
         if not surely_dead(who):
             raise RequestError(
                 f"{files.path} may be in use by process {who.get('pid')} on {who.get('host')}, which holds shard "
                 f"{int(name.partition('.')[0])}: stop it, or remove {LEASES}/{name} if it is gone, and repair again."
             )
+    return torn
 
 
 def _set_aside(files: Files, shard: int, commit: Commit | None) -> None:

@@ -139,6 +139,10 @@ class SteerConfig:
                 "positions='generated' steers what the model writes, and nothing is to be generated; choose other "
                 "positions, or generate"
             )
+        if self.max_new_tokens is not None and not self.generate:
+            raise RequestError(
+                "max_new_tokens caps what the model writes, and nothing is to be generated; leave one out"
+            )
         if self.layer is None and self.vector is None:
             raise RequestError("say where to steer: give a layer, or a saved vector")
 

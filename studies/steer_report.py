@@ -34,6 +34,7 @@ METRICS: Mapping[str, tuple[str, str]] = {
 POOLED = "all"
 CONTROL = "random"
 FEW_ITEMS = 20
+FEW_STATES = 10
 
 
 @dataclass(frozen=True)
@@ -183,6 +184,13 @@ def _markdown(report: SteerReport) -> Iterator[str]:
         f"({report.vector.provenance.get('n_positive', '?')} positive). Length {s['vector_norm']:.4g}: a scale of 1 moves a "
         f"state by that much" + _share(s) + f". Mode {s['mode']}, positions {s['positions']}."
     )
+    trained, positive = (report.vector.provenance.get(k) for k in ("n_train", "n_positive"))
+    if isinstance(trained, int) and isinstance(positive, int) and min(positive, trained - positive) < FEW_STATES:
+        yield ""
+        yield (
+            f"**The direction rests on {min(positive, trained - positive)} training states of the rarer class: most of "
+            "it may be chance.**"
+        )
     yield ""
     yield (
         f"Measured on {s['held_out_states']} states of {s['held_out_items']} items that neither the direction nor the probe "
@@ -210,7 +218,8 @@ def _markdown(report: SteerReport) -> Iterator[str]:
 
 def _probe_words(s: Mapping[str, Any]) -> str:
     if math.isfinite(s["probe_validation_auroc"]):
-        return f"validation AUROC {s['probe_validation_auroc']:.3f}"
+        note = f"; {s['probe_note']}" if s["probe_note"] else ""
+        return f"validation AUROC {s['probe_validation_auroc']:.3f}{note}"
     return f"train AUROC {s['probe_train_auroc']:.3f}; {s['probe_note']}"
 
 

@@ -106,6 +106,18 @@ class TestPadding:
             assert ex.capture([list(row) for row in meant]).token_ids == meant
         assert ex.capture(torch.tensor(square)).token_ids == square
 
+    def test_a_mask_that_is_no_padding_mask_is_refused(self, model: Any) -> None:
+        """An additive mask would be read the wrong way round, and tokens under a hole would be left out unsaid."""
+        ex, ids = Extractor(model, small_tokenizer(), check=False), torch.tensor([[5, 6, 7, 8], [9, 10, 11, 12]])
+        additive = torch.tensor([[0.0, 0.0, 0.0, -3e38], [0.0, 0.0, 0.0, 0.0]])
+        hole = torch.tensor([[1, 1, 1, 1], [1, 0, 0, 1]])
+        for mask, told in ((additive, "additive mask"), (hole, "of prompt 1 has zeros between"), (hole * 2, "to 2")):
+            with pytest.raises(RequestError, match=told):
+                ex.capture({"input_ids": ids, "attention_mask": mask})
+        both_sides = torch.tensor([[0, 1, 1, 0], [1, 1, 1, 1]])
+        states = ex.capture({"input_ids": ids, "attention_mask": both_sides.float()})
+        assert states.token_ids == [(6, 7), (9, 10, 11, 12)]
+
     def test_left_padding_carries_its_positions(self, model: Any) -> None:
         batch = assemble([0, 1], [(5, 6, 7), (8,)], 0, "left")
         assert batch.position_ids is not None and batch.attention_mask is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -163,6 +164,51 @@ def test_a_merge_that_fails_changes_nothing() -> None:
     with pytest.raises(NotImplementedError):
         moments.merge(other)
     assert moments.count == 100 and torch.equal(everything(moments), before)
+
+
+def test_memory_that_runs_out_before_an_update_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = spread(300, 1, 8)
+    moments = filled(x[:200], [200])
+    assert moments._m2 is None  # the next update is the first to need it
+    before = moments.mean
+
+    def none_left(*_shape: int) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(moments, "_zeros", none_left)
+        with pytest.raises(MemoryError):
+            moments.update(x[200:])
+    assert moments.count == 200 and torch.equal(moments.mean, before)
+    moments.update(x[200:])
+    np.testing.assert_allclose(moments.covariance(0), np.cov(x[:, 0].numpy().T), rtol=1e-10)
+
+
+def test_sums_that_an_update_left_half_way_are_never_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = spread(300, 2, 8)
+    moments, fold = filled(x, [300]), Moments._fold_block
+
+    def second_layer_fails(self: Moments, layer: int, *rest: Any) -> None:
+        if layer:
+            raise MemoryError
+        fold(self, layer, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Moments, "_fold_block", second_layer_fails)
+        with pytest.raises(MemoryError):
+            moments.update(x.double())
+    for use in (
+        lambda: moments.count,
+        lambda: moments.mean,
+        lambda: moments.covariance(0),
+        lambda: moments.participation_ratio(),
+        lambda: moments.update(x),
+        lambda: moments.merge(filled(x, [300])),
+        lambda: filled(x, [300]).merge(moments),
+        lambda: moments.to_bytes(),
+    ):
+        with pytest.raises(RuntimeError, match="stopped half way"):
+            use()
 
 
 def test_many_layers_in_place() -> None:

@@ -217,8 +217,18 @@ def test_a_torn_lease_does_not_keep_repair_out(path):
     """What a machine that went down may leave: nobody beats it, and nobody can be named."""
     (path / "_leases" / "00000001.000001.json").write_bytes(b"x")
     flip(chunk(path, 1), 100)
-    assert store.repair(path).withdrawn == (1,)
+    done = store.repair(path)
+    assert done.withdrawn == (1,) and done.aside == ("_leases/00000001.000001.json",)
     assert list((path / "_leases").iterdir()) == []
+
+
+def test_a_manifest_that_is_gone_is_told(path):
+    """The numbers are whole, but nobody can tell what model they are of."""
+    shutil.rmtree(path / "_manifest")
+    assert [str(fault) for fault in store.verify(path)] == [
+        "_manifest: it is missing or empty, so how the run came about is not known: restore it."
+    ]
+    assert len(store.open_run(path)) == 16
 
 
 def test_a_sweep_leaves_the_lease_of_a_repair(path, monkeypatch):

@@ -10,12 +10,13 @@ import sys
 import tempfile
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
 from precollapse import store
-from precollapse.errors import RequestError
+from precollapse.errors import RequestError, StoreError
 
 STATES = [
     {"id": f"b/{i}/{regime}", "benchmark": "b", "regime": regime, "item_id": f"item {i}"}
@@ -246,6 +247,17 @@ def test_export_refuses_what_it_cannot_do(path, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("fmt", ["safetensors", "npz", "parquet"])
+def test_an_export_that_fails_leaves_nothing_behind(path, tmp_path, fmt):
+    """Whole files of the first cell would look like an export, and keep the next one out."""
+    shutil.copytree(path, tmp_path / "run.zarr")
+    last = sorted((tmp_path / "run.zarr" / "ragged").iterdir())[-1]
+    last.write_bytes(last.read_bytes()[:-1])
+    with pytest.raises(StoreError, match="verify"):
+        store.export(tmp_path / "run.zarr", fmt, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
 def save(folder, ids=None, **files):
     numpy_api = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
     folder.mkdir(exist_ok=True)
@@ -300,6 +312,46 @@ def test_import_names_what_is_wrong(tmp_path):
     with pytest.raises(RequestError, match="no whole safetensors file"):
         store.import_activations(folder, tmp_path / "r")
     assert not (tmp_path / "r").exists()
+
+
+RAGGED = {"r": np.arange(5.0), "r.offsets": np.array([0, 2, 5]), "r.shapes": np.array([[2], [3]])}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"r.offsets": np.array([0.0, 2.0, 5.0])},
+        {"r.shapes": np.array([[2.0], [3.0]])},
+        {"r.offsets": np.array([0, 3, 5])},
+        {"r.offsets": np.array([0, 2, 6])},
+        {"r.offsets": np.array([1, 2, 5])},
+        {"r.offsets": np.array([0, 2])},
+        {"r.shapes": np.array([[3], [2]])},
+        {"r.shapes": np.array([[-2], [-3]])},
+        {"r.shapes": np.array([2, 3])},
+        {"r": np.arange(4.0)},
+        {"r": np.arange(6.0).reshape(2, 3)},
+    ],
+    ids=lambda changed: f"{next(iter(changed))}-{next(iter(changed.values())).tolist()}",
+)
+def test_import_refuses_offsets_that_do_not_fit_their_values(tmp_path, changed):
+    """Rows would be cut out of the wrong places, or the run would stop half way through."""
+    run = store.import_activations(save(tmp_path / "good", ["a", "b"], a=RAGGED), tmp_path / "good.zarr")
+    np.testing.assert_array_equal(run.ragged("r", 1), [2.0, 3.0, 4.0])
+    with pytest.raises(RequestError, match="a.safetensors: .*'r'"):
+        store.import_activations(save(tmp_path / "bad", ["a", "b"], a={**RAGGED, **changed}), tmp_path / "bad.zarr")
+    assert not (tmp_path / "bad.zarr").exists()
+
+
+@pytest.mark.parametrize("kind", [np.float32, ml_dtypes.bfloat16])
+def test_import_says_how_many_states_are_not_finite(tmp_path, kind):
+    x = np.ones((3, 2, 64), kind)
+    x[1, 0, 3], x[2, 1, 0] = np.nan, np.inf
+    folder = save(tmp_path / "saved", ["a", "b", "c"], a={"x": x, "fine": x[:1].repeat(3, 0)})
+    with pytest.warns(UserWarning, match="2 of the 3 states have NaN or infinite values in 'x'") as told:
+        run = store.import_activations(folder, tmp_path / "run.zarr", shard_size=1)
+    assert len(told) == 1
+    np.testing.assert_array_equal(run.array("x"), x.astype(np.float32))
 
 
 @pytest.mark.parametrize(

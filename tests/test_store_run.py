@@ -467,12 +467,31 @@ def test_a_shard_that_does_not_fit_the_plan_is_refused_whole(tmp_path, part, nam
         (lambda run: run.select(items=["gsm8k-1", "nope"]), "no item 'nope'"),
         (lambda run: run.ragged("rows", 0), "no ragged array 'rows'"),
         (lambda run: run.attention(99), "no state 99"),
+        (lambda run: run.attention(0.5), "no state 0.5"),
+        (lambda run: run.resid("x"), "a whole number, not 'x'.*0 to 3"),
+        (lambda run: run.resid(1.5), "a whole number, not 1.5"),
+        (lambda run: run.resid([0, True]), "a whole number, not True"),
+        (lambda run: run.select(regime=3), "A regime is a name, not 3: the run has baseline, cot"),
+        (lambda run: run.select(benchmark=["arc", None]), "no benchmark None"),
+        (lambda run: run.select(items=7), "An item is named by its id, a string, not 7"),
+        (lambda run: run.select(items=[7]), "no item 7"),
         (lambda run: run.take([99]), "no such row"),
+        (lambda run: run.take(3), "a list of positions or a mask"),
+        (lambda run: run.take([0.5]), "a list of positions or a mask, not float64"),
+        (lambda run: run.take(["x"]), "a list of positions or a mask"),
+        (lambda run: run.take([True]), "no such row"),
+        (lambda run: store.open_run(None), "None is none: give a folder"),
+        (lambda run: store.open_run(""), "'' is none: give a folder"),
     ],
 )
 def test_bad_selections_say_what_there_is(run, ask, says):
     with pytest.raises(RequestError, match=says):
         ask(run)
+
+
+def test_nothing_taken_is_an_empty_run(run):
+    assert len(run.take([])) == len(run.take(np.zeros(25, bool))) == 0
+    assert run.take([]).resid(0).shape == (0, *run.resid(0).shape[1:])
 
 
 def test_names_must_be_usable_and_stand_for_one_thing(tmp_path):

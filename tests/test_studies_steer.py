@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -332,6 +333,18 @@ def test_run_steer_measures_held_out_items(study: tuple[store.Run, Extractor], r
     assert len(report.outcomes) == len(held_out) * (1 + 2 * 3)
 
 
+def test_a_direction_from_few_states_says_so(study: tuple[store.Run, Extractor], report: Any) -> None:
+    own = study[0].select(benchmark="builtin_choice").states
+    train = own[[("builtin_choice", i) in set(report.vector.train_items) for i in own["item_id"]]]["entropy_bits"]
+    rarer = min(int((train > train.median()).sum()), int((train <= train.median()).sum()))
+    assert 0 < rarer < 10
+    assert f"rests on {rarer} training states of the rarer class" in report.markdown()
+    assert "validation states of the rarer class" in report.markdown()  # the probe's
+    enough = {**report.vector.provenance, "n_train": 25, "n_positive": 10}
+    told = replace(report, vector=replace(report.vector, provenance=enough)).markdown()
+    assert "training states of the rarer class" not in told
+
+
 def test_run_steer_equals_steering_by_hand(study: tuple[store.Run, Extractor], report: Any) -> None:
     run, ex = study
     rows = {i: row for i, row in enumerate(run.states.to_dict("records"))}
@@ -428,6 +441,7 @@ def test_greedy_continuation_is_untouched_afterwards(study: tuple[store.Run, Ext
         ({"layer": 1, "controls": -1}, "controls must be a whole number of at least 0"),
         ({}, "say where to steer"),
         ({"layer": 1, "positions": "generated", "generate": False}, "nothing is to be generated"),
+        ({"layer": 1, "max_new_tokens": 8, "generate": False}, "nothing is to be generated; leave one out"),
     ],
 )
 def test_settings_are_checked(options: dict[str, Any], message: str) -> None:
