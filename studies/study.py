@@ -24,6 +24,7 @@ from ..hooks.rendering import Rendered
 from ..store.settings import check_settings, started_run
 from . import benchmarks, moments, prompts
 from .config import StudyConfig, defaults, settings
+from .run_model import RunModel
 from .shard_loop import complete
 from .shards import COLUMNS, OPTION_MASSES, Recipe, Work, make_shard
 
@@ -58,18 +59,11 @@ def run_study(config: StudyConfig, *, progress: bool = True, extractor: Extracto
     """
     known = config.regime_table()
     work = plan_work(config, known)
-    named = hook_models.resolve(config.model, config.revision)
-    source = hook_models.pinned(named)
-    if extractor is not None and extractor.source is not None and extractor.source.revision != source.revision:
-        raise RequestError(
-            f"the extractor holds {extractor.source.name} ({extractor.source.revision}), but the study is of {config.model} ({source.revision}); give the same model to both"
-        )
-    asked = full_settings(config, known, work, source)
+    model = RunModel.of(config.model, config.revision, extractor)
     out = os.fspath(config.out)
     existing = started_run(out)
+    asked = full_settings(config, known, work) | model.settings(existing)
     if existing is not None:
-        if existing.config.get("model") == f"{named.location}@{named.revision}":
-            asked["model"] = existing.config["model"]  # begun when a run recorded the branch, not the commit
         plan = store.Plan.build((w.key() for w in work), config.shard_size or existing.plan.shard_size)
         check_settings(out, plan=plan, config=asked, config_defaults=defaults())
         if existing.progress.complete:
@@ -80,7 +74,7 @@ def run_study(config: StudyConfig, *, progress: bool = True, extractor: Extracto
             config.backend,
             config.dtype,
             config.device,
-            source.revision if source.kind == "hub" else None,
+            model.revision,
             batch_tokens=asked["batch_tokens"],
             share_prefix=config.share_prefix,
             compile=config.compile,
@@ -146,13 +140,10 @@ def _shard_size(config: StudyConfig, arrays: Mapping[str, store.ArraySpec]) -> i
     return min(size, SHARD_STATES_WHEN_GENERATING) if config.generate else size
 
 
-def full_settings(
-    config: StudyConfig, known: Mapping[str, prompts.Regime], work: list[Work], source: hook_models.ModelSource
-) -> dict[str, Any]:
-    """Every setting that decides a number, with the identity of the model, the items and the templates."""
+def full_settings(config: StudyConfig, known: Mapping[str, prompts.Regime], work: list[Work]) -> dict[str, Any]:
+    """Every setting that decides a number but the model, with the identity of the items and the templates."""
     asked = settings(config)
     device_type = hook_models.torch_device(config.device).type
-    asked["model"] = f"{source.location}@{source.revision}" if source.kind == "hub" else source.revision
     asked["device_type"] = device_type
     asked["batch_tokens"] = config.batch_tokens or default_batch_tokens(device_type, config.generate)
     asked["max_new_tokens"] = {r: config.cap(r, known) for r in config.regimes} if config.generate else {}

@@ -26,7 +26,6 @@ from ..analysis.trajectory_public import load_texts
 from ..analysis.trajectory_report import trajectory_report
 from ..errors import RequestError
 from ..hooks import Extractor
-from ..hooks import models as hook_models
 from ..hooks.rendering import Rendered
 from ..store.settings import check_settings, started_run
 from . import benchmarks
@@ -41,6 +40,7 @@ from .forced import (
     forced_under_anchors,
 )
 from .prefix_tree import method_for
+from .run_model import RunModel
 from .segmentation import segment, token_ends_of_text
 from .shard_loop import complete
 from .shared_prefix import decoding_for
@@ -94,17 +94,18 @@ def run_trajectories(
     """
     work = load_work(config)
     _check_candidates(config, work)
-    asked = full_settings(config, work)
+    model = RunModel.of(config.model, config.revision, extractor)
     out = os.fspath(config.out)
     plan = store.Plan.build((w.key() for w in work), config.shard_size)
     existing = started_run(out)
+    asked = full_settings(config, work) | model.settings(existing)
     if existing is not None:
         plan = store.Plan.build((w.key() for w in work), existing.plan.shard_size)
         check_settings(out, plan=plan, config=asked, config_defaults=defaults())
         if existing.progress.complete:
             return existing
     if extractor is None:
-        extractor = Extractor.from_pretrained(config.model, "hf", config.dtype, config.device, config.revision)
+        extractor = Extractor.from_pretrained(config.model, "hf", config.dtype, config.device, model.revision)
     members = render_work(config, work, extractor)
     with store.open_writer(
         out,
@@ -191,10 +192,8 @@ def _chain_rows(path: Path) -> dict[str, str]:
 
 
 def full_settings(config: TrajectoryConfig, work: list[Work]) -> dict[str, Any]:
-    """Every setting that decides a number, with the identity of the model, the items, the chains and the registration."""
-    source = hook_models.resolve(config.model, config.revision)
+    """Every setting that decides a number but the model, with the identity of the items, the chains and the registration."""
     asked = settings(config)
-    asked["model"] = f"{source.location}@{source.revision}" if source.kind == "hub" else source.revision
     asked["device_type"] = (
         torch.device(config.device).type if config.device else ("cuda" if torch.cuda.is_available() else "cpu")
     )

@@ -76,3 +76,38 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("the folder shared/data with real benchmark rows is not beside this checkout")
     return folder
+
+
+@pytest.fixture
+def hub(tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A Hub cache of one repository whose branch can be moved to another commit, as a push would."""
+    import shutil
+
+    import huggingface_hub.constants as constants
+    import transformers.utils.hub as hub_module
+
+    root = tmp_path / "hub"
+    place = root / "models--lab--tiny"
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(root))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    for name in ("TRANSFORMERS_CACHE", "HF_HUB_CACHE"):
+        if hasattr(hub_module, name):
+            monkeypatch.setattr(hub_module, name, str(root))
+
+    def push(commit: str, seed: int | None) -> None:
+        folder = place / "snapshots" / commit
+        shutil.copytree(tiny_folder, folder)
+        if seed is not None:
+            import torch
+            from transformers import AutoModelForCausalLM
+
+            model = AutoModelForCausalLM.from_pretrained(folder)
+            torch.manual_seed(seed)
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.add_(0.1 * torch.randn_like(parameter))
+            model.save_pretrained(folder)
+        (place / "refs").mkdir(exist_ok=True)
+        (place / "refs" / "main").write_text(commit)
+
+    return push

@@ -469,40 +469,6 @@ def test_what_the_run_lacks_is_said(study: tuple[store.Run, Extractor]) -> None:
 # -- the run's own model ----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def hub(tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A Hub cache of one repository whose branch can be moved to another commit, as a push would."""
-    import shutil
-
-    import huggingface_hub.constants as constants
-    import transformers.utils.hub as hub_module
-
-    root = tmp_path / "hub"
-    place = root / "models--lab--tiny"
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(root))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    for name in ("TRANSFORMERS_CACHE", "HF_HUB_CACHE"):
-        if hasattr(hub_module, name):
-            monkeypatch.setattr(hub_module, name, str(root))
-
-    def push(commit: str, seed: int | None) -> None:
-        folder = place / "snapshots" / commit
-        shutil.copytree(tiny_folder, folder)
-        if seed is not None:
-            from transformers import AutoModelForCausalLM
-
-            model = AutoModelForCausalLM.from_pretrained(folder)
-            torch.manual_seed(seed)
-            with torch.no_grad():
-                for parameter in model.parameters():
-                    parameter.add_(0.1 * torch.randn_like(parameter))
-            model.save_pretrained(folder)
-        (place / "refs").mkdir(exist_ok=True)
-        (place / "refs" / "main").write_text(commit)
-
-    return push
-
-
 def test_a_hub_model_is_the_commit_that_the_run_was_made_of(hub: Any, tmp_path: Path, capsys: Any) -> None:
     first, second = "a" * 40, "b" * 40
     hub(first, None)
@@ -518,6 +484,9 @@ def test_a_hub_model_is_the_commit_that_the_run_was_made_of(hub: Any, tmp_path: 
     run = run_study(config, progress=False)
     assert run.manifest["capture"]["model_revision"] == first, "a branch is no revision"
     hub(second, 7)
+    with pytest.raises(RequestError, match=f"{first}.*{second}"):
+        run_study(config, progress=False)
+    assert len(run_study(replace(config, revision=first), progress=False)) == len(run)
     asked = {"layer": 1, "target": "entropy_bits", "scales": (2,), "controls": 0, "generate": False, "resamples": 20}
     made = run_steer(SteerConfig(run.path, **asked), progress=False)
     assert made.summary["capture"]["model_revision"] == first and made.summary["baseline_entropy_drift_bits"] < 1e-4

@@ -144,6 +144,28 @@ def test_a_killed_run_equals_an_uninterrupted_one(run, settings, tmp_path):
     same_runs(trajectories.run_trajectories(config, progress=False), run)
 
 
+def test_a_hub_model_is_the_commit_that_the_run_began_with(hub, settings, tmp_path, monkeypatch):
+    """A branch that moves between two starts must not mix two models in one run."""
+    first, second = "a" * 40, "b" * 40
+    hub(first, None)
+    short = {**settings, "model": "lab/tiny", "benchmarks": ("parity",), "measures": ("forced",), "chain_tokens": 8}
+    short["items"] = {"parity": settings["items"]["parity"]}
+    config = trajectories.TrajectoryConfig(out=tmp_path / "run.zarr", **short)
+    run = trajectories.run_trajectories(config, progress=False)
+    assert run.config["model"] == f"lab/tiny@{first}" and run.manifest["capture"]["model_revision"] == first
+    same_runs(trajectories.run_trajectories(config, progress=False), run)
+    hub(second, 7)
+    with pytest.raises(ConfigMismatch, match=f"{first}.*{second}"):
+        trajectories.run_trajectories(config, progress=False)
+    pinned = trajectories.TrajectoryConfig(out=tmp_path / "run.zarr", **short, revision=first)
+    same_runs(trajectories.run_trajectories(pinned, progress=False), run)
+    earlier = trajectories.TrajectoryConfig(out=tmp_path / "earlier.zarr", **short)
+    with monkeypatch.context() as patch:  # as runs were begun that recorded the branch
+        patch.setattr("precollapse.hooks.models.pinned", lambda source: source)
+        trajectories.run_trajectories(earlier, progress=False)
+    assert trajectories.run_trajectories(earlier, progress=False).config["model"] == "lab/tiny@main"
+
+
 def test_another_protocol_or_an_edited_registration_is_refused(run, settings, tmp_path):
     with pytest.raises(ConfigMismatch, match="temperature"):
         trajectories.run_trajectories(trajectories.TrajectoryConfig(out=run.path, **{**settings, "temperature": 0.1}))
