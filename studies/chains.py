@@ -20,7 +20,7 @@ from torch import Tensor
 from ..errors import RequestError
 from ..hooks.architectures import Architecture, describe
 from .generation import end_ids
-from .shared_prefix import CopiedCaches, Origin, Rows, decoding_for, read_trunk, step
+from .shared_prefix import CopiedCaches, Origin, Rows, WholeTexts, crosses, decoding_for, read_trunk, step
 
 SYSTEM_PROMPT = "Solve the problem step by step. Put each reasoning step on its own line. End with the final answer."
 _COMPACT_BELOW = 0.75  # rows are moved together once fewer than this share are still running
@@ -148,10 +148,13 @@ def _continue(
     model, tokenizer = ex.model, ex.tokenizer
     arch, ends = describe(model), end_ids(model, tokenizer)
     device = model.get_input_embeddings().weight.device
-    if decoding_for(model).name == "shared":
+    if crosses(model, trunks, origins, budget):
+        rows: Rows | CopiedCaches | WholeTexts = WholeTexts(arch, trunks, origins, device)
+        states = torch.stack(rows.first)
+    elif decoding_for(model).name == "shared":
         read = [read_trunk(arch, t, device) for t in trunks]
         states = torch.stack([read[o.trunk].final[o.length - 1] for o in origins])
-        rows: Rows | CopiedCaches = Rows(read, origins, budget)
+        rows = Rows(read, origins, budget)
     else:
         rows = CopiedCaches(arch, trunks, origins, device)
         states = torch.stack(rows.first)

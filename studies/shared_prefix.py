@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from ..hooks.architectures import Architecture, describe
 from ..hooks.attention import attention_modules
+from ..hooks.rotary import length_rule
 from .prefix_tree import (
     Method,
     accepted_arguments,
@@ -290,6 +291,47 @@ class CopiedCaches:
             self.lengths[row] += 1
             states.append(out.last_hidden_state[0, -1])
         return torch.stack(states)
+
+
+class WholeTexts:
+    """The same service by running each row's whole text at every step: nothing kept, so nothing that could be wrong."""
+
+    def __init__(
+        self, arch: Architecture, trunks: Sequence[Sequence[int]], origins: Sequence[Origin], device: torch.device
+    ) -> None:
+        self.arch, self.device = arch, device
+        self.texts = [list(trunks[o.trunk][: o.length]) for o in origins]
+        known = {o: self._last(text) for o, text in dict(zip(origins, self.texts, strict=True)).items()}
+        self.first = [known[o] for o in origins]
+
+    @torch.no_grad()
+    def _last(self, text: list[int]) -> Tensor:
+        ids = torch.tensor([text], device=self.device)
+        state: Tensor = self.arch.backbone(input_ids=ids, use_cache=False).last_hidden_state[0, -1]
+        return state
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Drop all rows but these."""
+        self.texts = [self.texts[r] for r in rows]
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """Give every row one more token [B]; returns the final states [B, d] after it."""
+        for text, token in zip(self.texts, tokens.tolist(), strict=True):
+            text.append(token)
+        return torch.stack([self._last(text) for text in self.texts])
+
+
+def crosses(model: Any, trunks: Sequence[Sequence[int]], origins: Sequence[Origin], budget: int) -> bool:
+    """Whether some text is turned otherwise by the model's rotary embedding than what was kept of its prefix.
+
+    LongRoPE and dynamic NTK turn all positions of a text by its length (see `hooks.rotary`), and of a batch by the longest.
+    """
+    rule = length_rule(model.config.get_text_config(decoder=True))
+    if rule is None:
+        return False
+    longest = max(*map(len, trunks), max(o.length for o in origins) + budget)
+    beyond = rule.kind == "longrope" and min(o.length for o in origins) > rule.limit
+    return longest > rule.limit and not beyond
 
 
 _METHODS: weakref.WeakKeyDictionary[Any, Method] = weakref.WeakKeyDictionary()

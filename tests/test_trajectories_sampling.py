@@ -11,7 +11,7 @@ import transformers as tf
 
 from precollapse.errors import RequestError
 from precollapse.studies import chains
-from precollapse.studies.shared_prefix import decoding_for
+from precollapse.studies.shared_prefix import Origin, crosses, decoding_for
 
 from .conftest import byte_tokenizer
 
@@ -78,6 +78,32 @@ def test_continuations_are_those_of_plain_decoding(family, trunks):
         for k, (length, row) in enumerate(zip(lengths, of_trunk, strict=True)):
             for s, c in enumerate(row):
                 u = chains.uniforms(3, item, k, s, 12)
+                assert (c.tokens, c.finish) == by_hand(ex.model, trunk[:length], u, 0.7, 12)
+
+
+LONGROPE = {
+    "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 40,
+    "short_factor": [1.0, 1.5, 2.0, 2.5], "long_factor": [3.0, 4.0, 5.0, 8.0],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("prefixes", "across"),
+    [([[5, 38, 60], [35]], True), ([[45, 60]], False), ([[5, 20]], True), ([[45], [20]], True)],
+    ids=["across", "beyond", "of a long chain", "on both sides"],
+)
+def test_continuations_across_the_length_at_which_a_rotary_embedding_changes(prefixes, across, trunks):
+    """LongRoPE: keys of a prefix up to the limit are not those of the same tokens in a longer text."""
+    settings = {**SMALL, "original_max_position_embeddings": 40, "rope_parameters": LONGROPE}
+    ex, used = small(tf.Phi3Config, settings), trunks[: len(prefixes)]
+    origins = [Origin(i, n) for i, own in enumerate(prefixes) for n in own]
+    assert crosses(ex.model, used, origins, 12) == across
+    assert not crosses(ex.model, [t[:20] for t in used], [Origin(0, 20)], 20)
+    found = chains.sample_continuations(ex, used, prefixes, "xy"[: len(used)], samples=2, max_new_tokens=12, seed=3)
+    for trunk, lengths, item, of_trunk in zip(used, prefixes, "xy", found, strict=False):
+        for k, (length, row) in enumerate(zip(lengths, of_trunk, strict=True)):
+            for sample, c in enumerate(row):
+                u = chains.uniforms(3, item, k, sample, 12)
                 assert (c.tokens, c.finish) == by_hand(ex.model, trunk[:length], u, 0.7, 12)
 
 
