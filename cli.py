@@ -843,6 +843,7 @@ def _export(a: argparse.Namespace) -> int:
     from .store import export
 
     beside = Path(a.run.rstrip("/").rpartition("/")[2]) if "://" in a.run else Path(a.run)
+    beside = beside if beside.name not in ("", "..") else Path(os.path.abspath(beside))
     out = Path(a.out) if a.out else beside.with_suffix(f".{a.format}")
     files = export(a.run, a.format, out)
     if a.json:

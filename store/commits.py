@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import StoreError
-from .files import Files
+from .files import Files, unreadable
 from .layout import COMMITS, commit_name, shard_of
 from .plan import RunPlan
 from .sealed import seal, unseal
@@ -96,14 +96,33 @@ def read_commits(
     shards = sorted(committed(files, n_shards) if only is None else (k for k in only if k < n_shards))
     sound: dict[int, Commit] = {}
     faults: dict[int, str] = {}
-    for shard, record in zip(shards, files.read_many([commit_name(k) for k in shards]), strict=True):
+    for shard, record in zip(shards, _records(files, [commit_name(k) for k in shards]), strict=True):
         if record is None:
             continue
         try:
+            if isinstance(record, OSError):
+                raise unreadable(f"Commit {shard} of {files.path} ({commit_name(shard)})", record)
             sound[shard] = Commit.read(record, shard, run, files.path)
         except StoreError as error:
             faults[shard] = str(error)
     return sound, faults
+
+
+def _records(files: Files, names: list[str]) -> Sequence[bytes | OSError | None]:
+    """Whole files; where one of them cannot be read, each by itself, so that it does not hide the others."""
+    try:
+        return files.read_many(names)
+    except PermissionError:
+        pass
+    found: list[bytes | OSError | None] = []
+    for name in names:
+        try:
+            found.append(files.read(name))
+        except FileNotFoundError:
+            found.append(None)
+        except PermissionError as error:
+            found.append(error)
+    return found
 
 
 def finish_moves(files: Files, commit: Commit, present: Collection[str]) -> int:

@@ -31,6 +31,15 @@ def stored_type(name: str) -> np.dtype[Any]:
         raise RequestError(f"Unknown dtype {name!r}: a run holds {', '.join(ITEM_TYPES)}.") from None
 
 
+def is_text(value: str) -> bool:
+    """Whether a string can be written: half of a surrogate pair is no character (a text cut inside an emoji)."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def returned_type(name: str) -> np.dtype[Any]:
     """NumPy type in which values of `name` are handed out (bfloat16: float32)."""
     return np.dtype("<f4") if name == "bfloat16" else stored_type(name)

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..errors import RequestError
 from .dtypes import float32_to_bfloat16, returned_type, stored_type
-from .files import explained, refused
+from .files import explained, local_path, refused
 from .layout import ArraySpec
 from .reader import Run, open_run
 from .tensors import code_of, header
@@ -58,7 +58,7 @@ def export(path: str | os.PathLike[str], fmt: str, out: str | os.PathLike[str]) 
     run = open_run(path)
     if not len(run):
         raise RequestError(f"{run.path} has no committed states: there is nothing to export.")
-    folder = Path(out)
+    folder = Path(local_path(os.fspath(out)))
     with refused(str(folder)):
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
@@ -89,6 +89,12 @@ def _by_cell(run: Run, folder: Path, fmt: str, written: list[Path]) -> None:
     _whole(folder / "states.jsonl", written, lambda target: _jsonl(run, places, target))
 
 
+def _place_fields(run: Run) -> tuple[str, str]:
+    """Fields of `states.jsonl` that say where a state lies: names that no column has."""
+    taken = set(run.states.columns)
+    return ("file", "row") if not taken & {"file", "row"} else ("_file", "_row")
+
+
 def _whole(file: Path, written: list[Path], write: Callable[[IO[bytes]], None]) -> None:
     """Write a file under a temporary name, give it its own when it is whole, and add it to `written`."""
     temporary = file.with_name(f".{file.name}.part")
@@ -104,8 +110,9 @@ def _whole(file: Path, written: list[Path], write: Callable[[IO[bytes]], None]) 
 
 
 def _jsonl(run: Run, places: list[tuple[str, int]], target: IO[bytes]) -> None:
-    for (file, row), record in zip(places, _records(run), strict=True):
-        target.write(json.dumps({**record, "file": file, "row": row}).encode() + b"\n")
+    fields = _place_fields(run)
+    for place, record in zip(places, _records(run), strict=True):
+        target.write(json.dumps({**record, **dict(zip(fields, place, strict=True))}).encode() + b"\n")
 
 
 def _records(run: Run) -> Iterator[dict[str, Any]]:
@@ -122,9 +129,12 @@ def _rows(run: Run, name: str) -> Iterator[np.ndarray]:
 def _safetensors(run: Run, target: IO[bytes]) -> None:
     head: dict[str, Any] = {
         "__metadata__": {
-            f"layers.{name}": json.dumps(list(spec.layers))
-            for name, spec in run.arrays.items()
-            if spec.layers is not None
+            "columns": ",".join(f"{name}:{kind}" for name, kind in _column_types(run).items()),
+            "places": ",".join(_place_fields(run)),
+            **{
+                f"layers.{name}": json.dumps(None if spec.layers is None else list(spec.layers))
+                for name, spec in run.arrays.items()
+            },
         }
     }
     offset = 0
@@ -153,12 +163,25 @@ def _safetensors(run: Run, target: IO[bytes]) -> None:
             target.write(_bits(run.ragged(name, i), kind).tobytes())
 
 
+def _column_types(run: Run) -> dict[str, str]:
+    """Type of each column that `states` has, those added after the run was begun included."""
+    kinds = {"Int64": "int64", "boolean": "bool", "float64": "float64"}
+    frame = run.states.drop(columns=["id", "benchmark", "regime", "item_id", "shard"])
+    return {str(name): kinds.get(frame[name].dtype.name, "string") for name in frame.columns}
+
+
 def _bits(values: np.ndarray, kind: str) -> np.ndarray:
     return np.ascontiguousarray(float32_to_bfloat16(values) if kind == "bfloat16" else values)
 
 
 def _ragged_shapes(run: Run, name: str) -> np.ndarray:
-    return np.ascontiguousarray([run.ragged_shape(name, i) for i in range(len(run))], dtype=np.int64)
+    shapes = [run.ragged_shape(name, i) for i in range(len(run))]
+    if len({len(shape) for shape in shapes}) > 1:
+        raise RequestError(
+            f"{name!r} of {run.path} has {' and '.join(map(str, sorted({len(s) for s in shapes})))} axes in different states, "
+            "which one table of shapes cannot say: export it with --parquet."
+        )
+    return np.ascontiguousarray(shapes, dtype=np.int64)
 
 
 def _offsets(shapes: np.ndarray) -> np.ndarray:

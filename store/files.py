@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import unquote, urlsplit
 
 from ..errors import RequestError, StoreError
 from .layout import STAGING
@@ -110,7 +111,23 @@ def open_files(path: str | os.PathLike[str], owner: str = "") -> Files:
         from .objects import ObjectFiles
 
         return ObjectFiles(text)
-    return LocalFiles(text.removeprefix("file://"), owner)
+    return LocalFiles(local_path(text), owner)
+
+
+def local_path(text: str) -> str:
+    """A path, also where it is given as a file:// address.
+
+    Raises
+    ------
+    RequestError
+        An address on another machine, or of another kind.
+    """
+    if "://" not in text:
+        return text
+    parts = urlsplit(text)
+    if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
+        raise RequestError(f"{text} is no place on this machine: give a folder.")
+    return unquote(parts.path)
 
 
 class LocalFiles:
@@ -361,6 +378,33 @@ def explained(path: str, doing: str) -> Iterator[None]:
             errno.EROFS: "the file system is read-only: make it writable and run the same command again",
         }.get(error.errno or 0, f"{error.strerror or error}: see to it and run the same command again")
         raise StoreError(f"Could not {doing} {path}: {reason}. Nothing that was committed is lost.") from error
+
+
+def unreadable(place: str, error: OSError) -> StoreError:
+    """What to raise for a place that is there and cannot be read."""
+    if isinstance(error, PermissionError):
+        return StoreError(f"There is no permission to read {place}: change its rights.")
+    return StoreError(f"{place} cannot be read ({error.strerror or error}): see to it and try again.")
+
+
+@contextlib.contextmanager
+def readable(path: str) -> Iterator[None]:
+    """Turn the operating system's errors of a reader into one sentence each; a file that is not there stays its own."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise unreadable(str(error.filename or path), error) from error
+
+
+@contextlib.contextmanager
+def refused_reading(path: str) -> Iterator[None]:
+    """The same where what cannot be read was named in the request (RequestError)."""
+    try:
+        yield
+    except OSError as error:
+        raise RequestError(str(unreadable(str(error.filename or path), error))) from error
 
 
 @contextlib.contextmanager

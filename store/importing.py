@@ -6,6 +6,7 @@ lacks, a torn line) is named rather than guessed around.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -19,14 +20,16 @@ import numpy as np
 
 from ..errors import RequestError, StoreError
 from . import tensors
-from .dtypes import ITEM_TYPES, to_returned
-from .files import LocalFiles
+from .dtypes import ITEM_TYPES, is_text, to_returned
+from .files import LocalFiles, refused_reading
 from .layout import ArraySpec, shard_size_for
 from .plan import KEYS, Plan
 from .reader import Run, open_run
+from .settings import started_run
 from .writer import open_writer
 
-_LAYER = re.compile(r"(?:(?P<site>.+?)?[._-]+)??(?:(?:layers?|blocks?|h)[._-]*)?(?P<layer>\d+)")
+_LAYER = re.compile(r"(?:(?P<site>.+?)?[._-]+)??(?P<word>(?:layers?|blocks?|h)[._-]*)?(?P<layer>\d+)")
+_NUMBER = re.compile(r"\d+")
 _SAFETENSORS = {tensors.code_of(name): name for name in ITEM_TYPES}
 _SIDE = (".offsets", ".shapes")
 
@@ -65,31 +68,39 @@ def import_activations(
         No files, no ids, a torn line (named), or files that disagree with each other or with the ids.
     """
     root = Path(folder)
-    names = sorted(file.name for file in root.glob("*.safetensors")) if root.is_dir() else []
+    names = sorted(file.name for file in root.glob("*.safetensors") if file.is_file()) if root.is_dir() else []
     if not names:
         raise RequestError(f"{root} has no *.safetensors files: give the folder that holds them.")
     files = LocalFiles(str(root))
-    parts = [_sources(files, name) for name in names]
+    with refused_reading(str(root)):
+        parts = [_sources(files, name) for name in names]
     for name, part in zip(names[1:], parts[1:], strict=True):
         _check_alike(root, names[0], parts[0], name, part)
-    layers = {key: numbers for _, found in reversed(parts) for key, numbers in found.items()}
+    about = _About.merged([found for _, found in parts])
     ragged = sorted(
         key for key in parts[0][0] if all(key + side in parts[0][0] for side in _SIDE) and not key.endswith(_SIDE)
     )
     plain = [key for key in parts[0][0] if not any(key == r or key in (r + _SIDE[0], r + _SIDE[1]) for r in ragged)]
-    arrays, keys = _arrays(root, parts[0][0], plain, layers)
+    arrays, keys = _arrays(root, parts[0][0], plain, about.layers)
     counts = [_rows(root, name, sources, plain, ragged) for name, (sources, _) in zip(names, parts, strict=True)]
     for name, (sources, _) in zip(names, parts, strict=True):
         for key in ragged:
             _check_ragged(files, name, key, sources)
-    states, columns, values = _states(root, sum(counts))
-    _check_places(root, values, names, counts)
+    with refused_reading(str(root)):
+        source, records = _records(root)
+    places = _places(records, names, about)
+    states, columns = _states(root, records, sum(counts), {*KEYS, *(places or ())}, about.columns)
+    _check_places(root, records, places, names, counts)
     ragged_kinds = {name: parts[0][0][name].dtype for name in ragged}
     starts = np.concatenate([[0], np.cumsum(counts)])
     plan = Plan.build(states, shard_size or shard_size_for(arrays))
     position = {state["id"]: row for row, state in reversed(list(enumerate(states)))}
     facts = {name: [found.st_size, found.st_mtime_ns] for name in names for found in [(root / name).stat()]}
-    config = {"imported": {"files": facts, "states": len(states)}}
+    imported: dict[str, Any] = {"files": facts, "states": len(states)}
+    begun = started_run(out)
+    if begun is None or "ids" in begun.config.get("imported", {}):  # not so in runs of versions that did not note it
+        imported["ids"] = hashlib.sha256(source).hexdigest()[:16]
+    config = {"imported": imported}
     with open_writer(
         out,
         plan=plan,
@@ -109,7 +120,7 @@ def import_activations(
             writer.write(
                 index,
                 arrays=gathered,
-                table={name: [values[row].get(name) for row in rows] for name in columns},
+                table={name: [records[row].get(name) for row in rows] for name in columns},
                 ragged={name: [_ragged_row(files, parts, name, starts, int(row)) for row in rows] for name in ragged},
             )
     for name, count in odd.items():
@@ -128,8 +139,40 @@ def _not_finite(bits: np.ndarray, kind: str) -> int:
     return 0 if values.dtype.kind != "f" else int((~np.isfinite(values.reshape(len(values), -1)).all(1)).sum())
 
 
-def _sources(files: LocalFiles, name: str) -> tuple[dict[str, _Source], dict[str, tuple[int, ...]]]:
-    """Tensors of a file by name, and the layer numbers that its metadata give by array name."""
+@dataclass(frozen=True)
+class _About:
+    """What an export says of its tensors: layer numbers by array (None: no layer axis), column types, place fields."""
+
+    layers: dict[str, tuple[int, ...] | None]
+    columns: dict[str, str]
+    places: tuple[str, str] | None
+
+    @classmethod
+    def read(cls, metadata: dict[str, str]) -> _About:
+        layers: dict[str, tuple[int, ...] | None] = {}
+        for key, value in metadata.items():
+            if key.startswith("layers."):
+                numbers = json.loads(value)
+                if numbers is not None and not all(type(number) is int for number in numbers):
+                    raise ValueError(f"{key} is {value}, not a list of layer numbers")
+                layers[key[7:]] = None if numbers is None else tuple(numbers)
+        columns = dict(part.split(":") for part in metadata.get("columns", "").split(",") if part)
+        file, _, row = metadata.get("places", "").partition(",")
+        return cls(layers, columns, (file, row) if row else None)
+
+    @classmethod
+    def merged(cls, found: list[_About]) -> _About:
+        """That of the first file, with what only later ones say."""
+        layers: dict[str, tuple[int, ...] | None] = {}
+        columns: dict[str, str] = {}
+        for about in reversed(found):
+            layers |= about.layers
+            columns |= about.columns
+        return cls(layers, columns, next((about.places for about in found if about.places), None))
+
+
+def _sources(files: LocalFiles, name: str) -> tuple[dict[str, _Source], _About]:
+    """Tensors of a file by name, and what its metadata say of them."""
     size = files.size(name) or 0
     try:
         prefix = bytearray(8)
@@ -137,8 +180,9 @@ def _sources(files: LocalFiles, name: str) -> tuple[dict[str, _Source], dict[str
         text = bytearray(min(tensors.header_bytes(bytes(prefix)), size))
         files.read_into(name, 0, [text])
         head, start = tensors.parse_header(bytes(text), size, f"{files.path}/{name}")
-        about = head.pop("__metadata__", {})
-        layers = {key[7:]: tuple(json.loads(value)) for key, value in about.items() if key.startswith("layers.")}
+        about = _About.read(head.pop("__metadata__", {}))
+    except tensors.UnknownType as error:
+        raise RequestError(str(error)) from None
     except (StoreError, ValueError, TypeError) as error:
         raise RequestError(f"{files.path}/{name} is no whole safetensors file ({error}).") from None
     found = {}
@@ -148,15 +192,15 @@ def _sources(files: LocalFiles, name: str) -> tuple[dict[str, _Source], dict[str
         found[key] = _Source(
             name, start + entry["data_offsets"][0], _SAFETENSORS[entry["dtype"]], tuple(entry["shape"])
         )
-    return found, layers
+    return found, about
 
 
 def _check_alike(
     root: Path,
     name: str,
-    part: tuple[dict[str, _Source], dict[str, tuple[int, ...]]],
+    part: tuple[dict[str, _Source], _About],
     other_name: str,
-    other: tuple[dict[str, _Source], dict[str, tuple[int, ...]]],
+    other: tuple[dict[str, _Source], _About],
 ) -> None:
     """Refuse two files whose tensors differ in more than their number of rows: they are read as one array."""
     sources, others = part[0], other[0]
@@ -170,22 +214,23 @@ def _check_alike(
             raise RequestError(
                 f"{both} differ in tensor {key!r}: {mine[0]} [n, *{mine[1]}], {theirs[0]} [n, *{theirs[1]}]."
             )
-    for key in part[1].keys() & other[1].keys():
-        if part[1][key] != other[1][key]:
-            raise RequestError(f"{both} differ in the layer numbers of {key!r}: {part[1][key]}, {other[1][key]}.")
+    layers, others_layers = part[1].layers, other[1].layers
+    for key in layers.keys() & others_layers.keys():
+        if layers[key] != others_layers[key]:
+            raise RequestError(f"{both} differ in the layer numbers of {key!r}: {layers[key]}, {others_layers[key]}.")
 
 
 def _arrays(
-    root: Path, sources: dict[str, _Source], plain: list[str], layers: dict[str, tuple[int, ...]]
-) -> tuple[dict[str, ArraySpec], dict[str, list[str]]]:
-    """Arrays of the run, and for each the tensors it is made of (one, or one per layer)."""
+    root: Path, sources: dict[str, _Source], plain: list[str], layers: dict[str, tuple[int, ...] | None]
+) -> tuple[dict[str, ArraySpec], dict[str, str | list[str]]]:
+    """Arrays of the run, and for each the tensor that it is, or the list of one tensor per layer that it is made of."""
     arrays: dict[str, ArraySpec] = {}
-    keys: dict[str, list[str]] = {}
+    keys: dict[str, str | list[str]] = {}
     per_layer: dict[str, dict[int, str]] = {}
     for key in plain:
         source = sources[key]
-        match = _LAYER.fullmatch(key) if len(source.shape) == 2 else None
-        if match:
+        match = _LAYER.fullmatch(key) if key not in layers else None
+        if match and len(source.shape) == 2:
             site, number = (match["site"] or "activations").replace("/", "_"), int(match["layer"])
             twin = per_layer.setdefault(site, {}).setdefault(number, key)
             if twin != key:
@@ -194,10 +239,17 @@ def _arrays(
                 )
         elif not source.shape:
             raise RequestError(f"{root}: tensor {key!r} is a single number, not one row per state.")
+        elif match and match["word"]:
+            raise RequestError(
+                f"{root}: tensor {key!r} is one layer by its name, but has shape {list(source.shape)}: give [n, d], one "
+                "row per state."
+            )
         else:
-            given = layers.get(key) or (tuple(range(source.shape[1])) if len(source.shape) == 3 else None)
+            given = layers.get(key)
+            if key not in layers and len(source.shape) == 3:
+                given = tuple(range(source.shape[1]))
             arrays[key] = ArraySpec(source.shape[1:], source.dtype, given)
-            keys[key] = [key]
+            keys[key] = key
     for site, found in per_layer.items():
         numbers = sorted(found)
         kinds = {(sources[found[number]].shape[1:], sources[found[number]].dtype) for number in numbers}
@@ -248,28 +300,28 @@ def _check_ragged(files: LocalFiles, name: str, key: str, sources: dict[str, _So
         )
 
 
-def _states(root: Path, count: int) -> tuple[list[dict[str, str]], dict[str, str], list[dict[str, Any]]]:
-    """Plan states, column types, and all fields of each row."""
-    records = _records(root)
+def _states(
+    root: Path, records: list[dict[str, Any]], count: int, reserved: set[str], types: dict[str, str]
+) -> tuple[list[dict[str, str]], dict[str, str]]:
+    """Plan states, and column types (those that an export names, else guessed from the values)."""
     if len(records) != count:
         raise RequestError(f"{root} has {count} rows of tensors, but ids for {len(records)}.")
     states = []
     for number, record in enumerate(records):
-        if not isinstance(record.get("id"), str):
+        if not isinstance(record.get("id"), str) or not record["id"]:
             raise RequestError(f"{root}: row {number} has id {record.get('id')!r}: a string is needed.")
-        states.append(
-            {
-                "id": record["id"],
-                "benchmark": str(record.get("benchmark") or root.name or "imported"),
-                "regime": str(record.get("regime") or "imported"),
-                "item_id": str(record.get("item_id") or record["id"]),
-            }
-        )
+        own = {"benchmark": root.name or "imported", "regime": "imported", "item_id": record["id"]}
+        for key in own:
+            value = record.get(key)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, str | int)):
+                raise RequestError(f"{root}: row {number} has {key} {value!r}: a string is needed.")
+            own[key] = own[key] if value is None else str(value)
+        states.append({"id": record["id"], **own})
     columns: dict[str, str] = {}
     for name in dict.fromkeys(key for record in records for key in record):
-        if name not in (*KEYS, "file", "row"):
-            columns[name] = _column_type(root, name, [record.get(name) for record in records])
-    return states, columns, records
+        if name not in reserved:
+            columns[name] = types.get(name) or _column_type(root, name, [record.get(name) for record in records])
+    return states, columns
 
 
 def _column_type(root: Path, name: str, values: list[Any]) -> str:
@@ -282,42 +334,81 @@ def _column_type(root: Path, name: str, values: list[Any]) -> str:
     raise RequestError(f"{root}: field {name!r} holds {', '.join(sorted(k.__name__ for k in kinds))}: use one type.")
 
 
-def _records(root: Path) -> list[dict[str, Any]]:
-    if (root / "states.jsonl").exists():
-        return list(_lines(root / "states.jsonl"))
-    if (root / "ids.json").exists():
-        try:
-            ids = json.loads((root / "ids.json").read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise RequestError(f"{root / 'ids.json'} is no JSON list of ids ({error}).") from None
-        if not isinstance(ids, list):
-            raise RequestError(f"{root / 'ids.json'} is no JSON list of ids.")
-        return [{"id": name} for name in ids]
-    if (root / "ids.txt").exists():
-        return [{"id": name} for name in (root / "ids.txt").read_text(encoding="utf-8").splitlines()]
+def _records(root: Path) -> tuple[bytes, list[dict[str, Any]]]:
+    """The bytes of the file that names the rows, and its records."""
+    for name, read in (("states.jsonl", _lines), ("ids.json", _json_ids), ("ids.txt", _text_ids)):
+        file = root / name
+        if file.exists():
+            source = file.read_bytes()
+            try:
+                return source, list(read(file, source.decode("utf-8-sig")))
+            except UnicodeDecodeError as error:
+                raise RequestError(f"{file} is no UTF-8 text ({error}): save it as UTF-8.") from None
     raise RequestError(f"{root} gives no ids for its rows: add states.jsonl, ids.json or ids.txt.")
 
 
-def _lines(file: Path) -> Iterator[dict[str, Any]]:
-    with open(file, "rb") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            try:
-                record = json.loads(line)
-            except ValueError:
-                torn = "is torn: it ends in the middle" if not line.endswith(b"\n") else "is no JSON object"
-                raise RequestError(f"{file}, line {number}, {torn}: mend or remove it.") from None
-            if not isinstance(record, dict):
-                raise RequestError(f"{file}, line {number}, is no JSON object: give one object a line.")
-            yield record
+def _lines(file: Path, text: str) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except ValueError:
+            torn = "is no JSON object" if text.count("\n") >= number else "is torn: it ends in the middle"
+            raise RequestError(f"{file}, line {number}, {torn}: mend or remove it.") from None
+        if not isinstance(record, dict):
+            raise RequestError(f"{file}, line {number}, is no JSON object: give one object a line.")
+        for key, value in record.items():
+            if not is_text(key) or isinstance(value, str) and not is_text(value):
+                raise RequestError(
+                    f"{file}, line {number}, field {key!r} holds half of a surrogate pair, which is no character: mend it."
+                )
+        yield record
 
 
-def _check_places(root: Path, records: list[dict[str, Any]], names: list[str], counts: list[int]) -> None:
-    """Where the ids say in which file and row they lie, they must agree with the order of the files."""
+def _json_ids(file: Path, text: str) -> Iterator[dict[str, Any]]:
+    try:
+        ids = json.loads(text)
+    except ValueError as error:
+        raise RequestError(f"{file} is no JSON list of ids ({error}).") from None
+    if not isinstance(ids, list):
+        raise RequestError(f"{file} is no JSON list of ids.")
+    yield from ({"id": name} for name in ids)
+
+
+def _text_ids(_file: Path, text: str) -> Iterator[dict[str, Any]]:
+    lines = text.split("\n")
+    yield from ({"id": line.removesuffix("\r")} for line in (lines[:-1] if lines[-1] == "" else lines))
+
+
+def _places(records: list[dict[str, Any]], names: list[str], about: _About) -> tuple[str, str] | None:
+    """Names of the fields that say in which file and row a state lies; None where the records have none."""
+    if about.places:
+        return about.places
+    known = set(names)
+    return ("file", "row") if any(r.get("file") in known and "row" in r for r in records) else None
+
+
+def _check_places(
+    root: Path, records: list[dict[str, Any]], fields: tuple[str, str] | None, names: list[str], counts: list[int]
+) -> None:
+    """The ids must agree with the order of the files, as far as they say where they lie; without that, the order of the
+    files must be beyond doubt."""
+    if fields is None:
+        alike: dict[str, list[str]] = {}
+        for name in names:
+            alike.setdefault(_NUMBER.sub("#", name), []).append(name)
+        for own in alike.values():
+            for before, after in zip(own, own[1:], strict=False):
+                if [int(n) for n in _NUMBER.findall(before)] > [int(n) for n in _NUMBER.findall(after)]:
+                    raise RequestError(
+                        f"{root}: files are read in the order of their names, and {before} comes before {after} there: "
+                        "write the numbers with leading zeros, or give each id its file and row in states.jsonl."
+                    )
+        return
     places = [(name, row) for name, count in zip(names, counts, strict=True) for row in range(count)]
     for number, (record, place) in enumerate(zip(records, places, strict=True)):
-        said = (record.get("file", place[0]), record.get("row", place[1]))
+        said = (record.get(fields[0], place[0]), record.get(fields[1], place[1]))
         if said != place:
             raise RequestError(f"{root}: row {number} of the ids lies in {said}, the files have {place} there.")
 
@@ -325,14 +416,15 @@ def _check_places(root: Path, records: list[dict[str, Any]], names: list[str], c
 def _gather(
     files: LocalFiles,
     parts: list[tuple[dict[str, _Source], Any]],
-    keys: list[str],
+    found: str | list[str],
     starts: np.ndarray,
     rows: np.ndarray,
     spec: ArraySpec,
 ) -> np.ndarray:
     """Rows of an array out of the files, as stored bits."""
     kind = ITEM_TYPES[spec.dtype]
-    per_layer = len(keys) > 1 or (spec.layers is not None and len(parts[0][0][keys[0]].shape) == 2)
+    per_layer = isinstance(found, list)
+    keys = found if isinstance(found, list) else [found]
     shape = spec.inner_shape if per_layer else spec.shape
     size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
     out = np.empty((len(keys), len(rows), *shape), kind)

@@ -1,64 +1,56 @@
-"""A run as an xarray.Dataset that reads only what is used."""
+"""A run as an xarray.Dataset that reads only what is used. Importing this needs xarray."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+import xarray
+from xarray.backends import BackendArray
+from xarray.core import indexing
 
-from ..errors import RequestError
 from .dtypes import returned_type
 from .layout import ArraySpec
 from .reader import Run
+
+
+class LazyArray(BackendArray):  # type: ignore[misc]
+    """One array of a run."""
+
+    def __init__(self, run: Run, name: str, spec: ArraySpec) -> None:
+        self.run = run
+        self.name = name
+        self.spec = spec
+        self.shape = (len(run), *spec.shape)
+        self.dtype = returned_type(spec.dtype)
+
+    def __getitem__(self, key: Any) -> Any:
+        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._outer)
+
+    def _outer(self, key: tuple[Any, ...]) -> np.ndarray:
+        rows, rest = key[0], key[1:]
+        single = isinstance(rows, int | np.integer)
+        chosen = self.run.take(np.arange(len(self.run))[[rows] if single else rows])
+        if self.spec.layers is None:
+            values = chosen.array(self.name)
+        else:
+            layer = rest[0]
+            layers = np.array(self.spec.layers)[layer]
+            values = chosen.resid(int(layers) if layers.ndim == 0 else layers.tolist(), self.name)
+            rest = rest[1:] if layers.ndim == 0 else (slice(None), *rest[1:])
+        lists = [i for i, part in enumerate(rest) if isinstance(part, np.ndarray)]
+        for i in lists:  # orthogonal: one axis at a time
+            values = np.take(values, rest[i], axis=i + 1)
+        values = values[(slice(None), *(slice(None) if i in lists else part for i, part in enumerate(rest)))]
+        return values[0] if single else values
 
 
 def to_xarray(run: Run) -> Any:
     """The states of `run` along `state`, with `id`, `benchmark`, `regime` and `item_id` as coordinates.
 
     Arrays are read when they are used, only the rows and layers that are asked for. Table columns become variables;
-    missing values are NaN.
-
-    Raises
-    ------
-    RequestError
-        xarray is not installed.
+    missing values are NaN, so whole numbers with missing ones among them become float64, exact up to 2^53.
     """
-    try:
-        import xarray
-        from xarray.backends import BackendArray
-        from xarray.core import indexing
-    except ImportError:
-        raise RequestError("to_xarray needs the package xarray: install precollapse[export].") from None
-
-    class Lazy(BackendArray):  # type: ignore[misc]
-        """One array of the run."""
-
-        def __init__(self, name: str, spec: ArraySpec) -> None:
-            self.name = name
-            self.spec = spec
-            self.shape = (len(run), *spec.shape)
-            self.dtype = returned_type(spec.dtype)
-
-        def __getitem__(self, key: Any) -> Any:
-            return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._outer)
-
-        def _outer(self, key: tuple[Any, ...]) -> np.ndarray:
-            rows, rest = key[0], key[1:]
-            single = isinstance(rows, int | np.integer)
-            chosen = run.take(np.arange(len(run))[[rows] if single else rows])
-            if self.spec.layers is None:
-                values = chosen.array(self.name)
-            else:
-                layer = rest[0]
-                layers = np.array(self.spec.layers)[layer]
-                values = chosen.resid(int(layers) if layers.ndim == 0 else layers.tolist(), self.name)
-                rest = rest[1:] if layers.ndim == 0 else (slice(None), *rest[1:])
-            lists = [i for i, part in enumerate(rest) if isinstance(part, np.ndarray)]
-            for i in lists:  # orthogonal: one axis at a time
-                values = np.take(values, rest[i], axis=i + 1)
-            values = values[(slice(None), *(slice(None) if i in lists else part for i, part in enumerate(rest)))]
-            return values[0] if single else values
-
     variables: dict[str, Any] = {}
     coordinates: dict[str, Any] = {}
     for name, spec in run.arrays.items():
@@ -67,7 +59,7 @@ def to_xarray(run: Run) -> Any:
             names.append(f"{name}_layer")
             coordinates[f"{name}_layer"] = list(spec.layers)
         names += [f"{name}_axis_{i}" for i in range(len(spec.inner_shape))]
-        variables[name] = xarray.Variable(names, indexing.LazilyIndexedArray(Lazy(name, spec)))
+        variables[name] = xarray.Variable(names, indexing.LazilyIndexedArray(LazyArray(run, name, spec)))
     states = run.states
     for name in states.columns:
         column = states[name]

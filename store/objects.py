@@ -43,6 +43,11 @@ class ObjectFiles:
     def __init__(self, path: str) -> None:
         if not re.match("s3://[^/]", path):
             raise RequestError(f"Unknown address {path!r}: give a folder, or s3://bucket/prefix.")
+        odd = re.search(r"[#?%\\]|//|/\.{1,2}(/|$)", path.rstrip("/").removeprefix("s3://"))
+        if odd:  # the address is read as a URL, in which these mean something else, or name another place
+            raise RequestError(
+                f"{path!r} has {odd[0]!r}, which an address of a bucket cannot have: choose another prefix."
+            )
         try:
             import obstore
             from obstore.store import S3Store
@@ -127,8 +132,16 @@ class ObjectFiles:
     def read_into(self, name: str, offset: int, buffers: list[Any]) -> None:
         views = [memoryview(buffer).cast("B") for buffer in buffers]
         wanted = sum(len(view) for view in views)
-        with self._errors():
-            data = memoryview(self._api.get_range(self._store, name, start=offset, length=wanted))
+        try:
+            with self._errors():
+                data = memoryview(self._api.get_range(self._store, name, start=offset, length=wanted))
+        except FileNotFoundError:
+            raise
+        except OSError:
+            size = self.size(name)
+            if size is None or size > offset:
+                raise
+            raise StoreError(f"{self.path}/{name} is cut short: it ends at byte {size}.") from None
         if len(data) != wanted:
             raise StoreError(f"{self.path}/{name} is cut short: it ends at byte {offset + len(data)}.")
         for view in views:

@@ -84,7 +84,8 @@ def skeleton_faults(files: Files, run: RunPlan) -> tuple[list[str], list[str]]:
 def check_vacant(files: Files) -> None:
     """Refuse to create a run where something else lies, or the rest of a run."""
     entries = files.entries() or set()
-    strangers = sorted(entries - {ROOT, PLAN, *FOLDERS})
+    # A creation that was killed while it tried the service out leaves a probe.
+    strangers = sorted(name for name in entries - {ROOT, PLAN, *FOLDERS} if not name.startswith("_probe."))
     if strangers:
         raise RequestError(
             f"{files.path} is not a precollapse run but holds {strangers[0]}"

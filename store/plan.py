@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import RequestError, StoreError
-from .dtypes import stored_type
+from .dtypes import is_text, stored_type
 from .layout import FORMAT, ArraySpec, Geometry, cell_folder, check_name
 from .sealed import canonical, seal, seal_digest, unseal
 
@@ -113,8 +113,9 @@ class Plan:
         members: dict[tuple[str, str], tuple[list[str], list[str]]] = {}
         for number, state in enumerate(states):
             for key in KEYS:
-                if not isinstance(state.get(key), str):
-                    raise RequestError(f"State {number} has {key}={state.get(key)!r}: a string is needed.")
+                value = state.get(key)
+                if not isinstance(value, str) or not is_text(value):
+                    raise RequestError(f"State {number} has {key}={value!r}: a string of whole characters is needed.")
             name = state["id"]
             if name in seen:
                 duplicates.append(name)
@@ -241,6 +242,7 @@ class RunPlan:
                 if check_name(name, what) in taken:
                     raise RequestError(f"{what} {name!r} is taken: each name stands for one thing in a run.")
                 taken.add(name)
+        _check_sides(taken, {f"{name}_layer" for name, spec in arrays.items() if spec.layers is not None})
         for name, kind in columns.items():
             if kind not in COLUMN_TYPES:
                 raise RequestError(f"Column {name!r} has type {kind!r}: choose one of {', '.join(COLUMN_TYPES)}.")
@@ -327,6 +329,21 @@ class RunPlan:
         )
         found.__dict__["digest"] = seal_digest(record)  # the cached property, without building the record anew
         return found
+
+
+_SIDES = (".valid", ".offsets", ".shapes", ".crc32c", ".layers")
+
+
+def _check_sides(names: set[str], axes: set[str]) -> None:
+    """Refuse a name that is also that of something kept beside another one: the two would overwrite each other."""
+    for name in sorted(names):
+        for side in _SIDES:
+            if name.endswith(side) and name.removesuffix(side) in names:
+                raise RequestError(f"{name!r} is taken: it is kept beside {name.removesuffix(side)!r}. Rename one.")
+        if name in axes:
+            raise RequestError(
+                f"{name!r} is taken: it names the layers of {name.removesuffix('_layer')!r}. Rename one."
+            )
 
 
 def check_format(version: int | None, path: str) -> None:

@@ -23,7 +23,7 @@ from ..errors import RequestError, StoreError
 from . import folds, tables, tensors
 from .commits import Commit, read_commits
 from .dtypes import returned_type, stored_type, to_returned
-from .files import Files, Handle, io_pool, open_files
+from .files import Files, Handle, io_pool, open_files, readable, unreadable
 from .layout import FAILED, ArraySpec, Geometry, blob_name, commit_name, ragged_name, table_name
 from .notes import read_notes
 from .opening import check_whole, read_plan
@@ -80,12 +80,16 @@ def open_run(path: str | os.PathLike[str]) -> Run:
     StoreError
         The plan is damaged.
     """
-    files = open_files(path)
-    run = read_plan(files)
-    commits, faults = read_commits(files, run)
-    check_whole(files, run, bool(commits or faults))
+    return _open(open_files(path))
+
+
+def _open(files: Files) -> Run:
+    with readable(files.path):
+        run = read_plan(files)
+        commits, faults = read_commits(files, run)
+        check_whole(files, run, bool(commits or faults))
     for fault in faults.values():
-        warnings.warn(f"{fault} Its states are left out; run `precollapse verify`.", stacklevel=2)
+        warnings.warn(f"{fault} Its states are left out; run `precollapse verify`.", stacklevel=3)
     rows = [np.arange(*run.plan.bounds(shard), dtype=np.int64) for shard in commits]
     return Run(_Snapshot(files, run, commits, faults), np.concatenate(rows) if rows else np.zeros(0, np.int64))
 
@@ -110,10 +114,8 @@ class _Snapshot:
                 return use(place)
             except FileNotFoundError:
                 continue
-            except PermissionError as error:
-                raise StoreError(f"There is no permission to read {self.files.path}/{place}: change its rights.") from (
-                    error
-                )
+            except OSError as error:
+                raise unreadable(f"{self.files.path}/{place}", error) from error
         raise StoreError(f"{self.files.path}/{name} is gone. Run `precollapse repair` to have its shard done again.")
 
     def checksums(self, shard: int, name: str) -> str:
@@ -145,7 +147,9 @@ class _Snapshot:
         """Tensors of each shard's table and the types of its columns."""
         for first in range(0, len(shards), 64):
             some = shards[first : first + 64]
-            for shard, data in zip(some, self.files.read_many([table_name(k) for k in some]), strict=True):
+            with readable(self.files.path):
+                found = self.files.read_many([table_name(k) for k in some])
+            for shard, data in zip(some, found, strict=True):
                 name = table_name(shard)
                 data = self.whole(shard, name) if data is None else self.checked(shard, name, data)
                 head, start = tensors.parse_header(data[: tensors.header_bytes(data)], len(data), name)
@@ -154,16 +158,25 @@ class _Snapshot:
                 values = {key: tensors.view(data, entry, start) for key, entry in head.items() if key != "__metadata__"}
                 yield values, kinds
 
-    def part(self, shard: int, name: str, tensor: str, first: int, last: int) -> np.ndarray:
+    def part(self, shard: int, name: str, tensor: str, first: int, last: int, dtype: str = "int64") -> np.ndarray:
         """Elements `first` to `last` of a flattened tensor in a safetensors file of a shard; reads nothing else."""
-        head, start = self.head(shard, name)
-        entry = head[tensor]
+        entry, start = self.entry(shard, name, tensor, 2 if tensor.endswith(".shapes") else 1)
+        if entry["dtype"] != tensors.code_of(dtype):
+            raise self.damaged(name)
         kind = tensors.kind_of(entry)
         out = np.empty(last - first, kind)
         if out.size:
             offset = start + entry["data_offsets"][0] + first * kind.itemsize
             self.fill(shard, name, offset, [out])
         return out
+
+    def entry(self, shard: int, name: str, tensor: str, axes: int) -> tuple[dict[str, Any], int]:
+        """Header entry of a tensor that a safetensors file must have, and where the file's data begin."""
+        head, start = self.head(shard, name)
+        entry = head.get(tensor)
+        if entry is None or len(entry["shape"]) != axes:
+            raise self.damaged(name)
+        return entry, start
 
     def head(self, shard: int, name: str) -> tuple[dict[str, Any], int]:
         """Header of a safetensors file of a shard."""
@@ -172,7 +185,7 @@ class _Snapshot:
             prefix = bytearray(8)
             self.fill(shard, name, 0, [prefix])
             length = tensors.header_bytes(bytes(prefix))
-            if length > size:
+            if not 8 <= length <= size:
                 raise self.damaged(name)
             text = bytearray(length)
             self.fill(shard, name, 0, [text])
@@ -253,7 +266,8 @@ class Run:
     def manifest(self) -> dict[str, Any]:
         """How the run came about: what its writers noted, settings, format, and wall time per cell."""
         snapshot = self._snapshot
-        notes, faults, _ = read_notes(snapshot.files)
+        with readable(self.path):
+            notes, faults, _ = read_notes(snapshot.files)
         for fault in faults.values():
             warnings.warn(f"{fault} Its entries are left out.", stacklevel=2)
         seconds = {f"{c.benchmark}/{c.regime}": c.seconds for c in self.progress.cells if c.seconds is not None}
@@ -270,9 +284,11 @@ class Run:
     def failed_cells(self) -> dict[tuple[str, str], str]:
         """Reason by (benchmark, regime) for cells that could not be finished."""
         files = self._snapshot.files
-        names = sorted(files.list(FAILED))
+        with readable(self.path):
+            names = sorted(files.list(FAILED))
+            records = files.read_many([f"{FAILED}/{name}" for name in names])
         found = {}
-        for name, record in zip(names, files.read_many([f"{FAILED}/{name}" for name in names]), strict=True):
+        for name, record in zip(names, records, strict=True):
             if record is None:
                 continue
             try:
@@ -313,7 +329,7 @@ class Run:
 
     def refresh(self) -> Run:
         """The run as it is now, without any selection."""
-        return open_run(self.path)
+        return _open(self._snapshot.files)
 
     def select(
         self,
@@ -372,12 +388,17 @@ class Run:
         except IndexError as error:
             raise RequestError(f"There is no such row among {len(self)} states ({error}).") from None
 
-    @cached_property
+    @property
     def states(self) -> pd.DataFrame:
         """One row per state: `id`, `benchmark`, `regime`, `item_id`, `shard`, and every column.
 
-        Missing values are NaN in float64 columns and pandas' NA in the others (Int64, boolean, string).
+        Missing values are NaN in float64 columns and pandas' NA in the others (Int64, boolean, string). A frame of its
+        own each time: what is done to it does not change the order of the run.
         """
+        return self._frame.copy(deep=False)
+
+    @cached_property
+    def _frame(self) -> pd.DataFrame:
         import pandas as pd
 
         plan, rows = self.plan, self._rows
@@ -398,7 +419,9 @@ class Run:
         loaded = []
         for values, own in self._snapshot.tables([shard for shard, _, _ in groups]):
             for name, kind in own.items():
-                if kinds.setdefault(name, kind) != kind:
+                if {kinds.setdefault(name, kind), kind} == {"int64", "float64"}:
+                    kinds[name] = "float64"
+                elif kinds[name] != kind:
                     raise StoreError(
                         f"Column {name!r} of {self.path} is {kinds[name]} in some shards, {kind} in others."
                     )
@@ -454,6 +477,8 @@ class Run:
         chosen = self._selected(regime, benchmark, items)
         if layer is None:
             return chosen._read(site, None)
+        if isinstance(layer, np.ndarray):
+            layer = layer.tolist()
         if isinstance(layer, str | bytes) or not isinstance(layer, Iterable):
             return chosen._read(site, [_layer_axis(layer, spec, site)])[:, 0]
         return chosen._read(site, [_layer_axis(number, spec, site) for number in layer])
@@ -485,11 +510,14 @@ class Run:
         shard, local, shape = self._ragged_place(name, i)
         file, key, snapshot = ragged_name(shard), f"ragged.{name}", self._snapshot
         first, last = snapshot.part(shard, file, f"{key}.offsets", local, local + 2).tolist()
-        checksum = int(snapshot.part(shard, file, f"{key}.crc32c", local, local + 1)[0])
-        if not 0 <= first <= last <= snapshot.head(shard, file)[0][key]["shape"][0] or math.prod(shape) != last - first:
-            raise snapshot.damaged(file)
-        bits = snapshot.part(shard, file, key, first, last)
+        checksum = int(snapshot.part(shard, file, f"{key}.crc32c", local, local + 1, "uint32")[0])
         kind = snapshot.run.ragged[name]
+        if (
+            not 0 <= first <= last <= snapshot.entry(shard, file, key, 1)[0]["shape"][0]
+            or math.prod(shape) != last - first
+        ):
+            raise snapshot.damaged(file)
+        bits = snapshot.part(shard, file, key, first, last, kind)
         return tables.ragged_row(bits, shape, checksum, kind, f"{self.path}/{file}, state {local},")
 
     def ragged_shape(self, name: str, i: int) -> tuple[int, ...]:
@@ -507,7 +535,7 @@ class Run:
         shard = int(self._shard_index(np.array([row]))[0])
         local = row - self.plan.bounds(shard)[0]
         file, key = ragged_name(shard), f"ragged.{name}.shapes"
-        axes = self._snapshot.head(shard, file)[0][key]["shape"][1]
+        axes = self._snapshot.entry(shard, file, key, 2)[0]["shape"][1]
         shape = self._snapshot.part(shard, file, key, local * axes, (local + 1) * axes)
         return shard, local, tuple(shape.tolist())
 
@@ -564,9 +592,17 @@ class Run:
                 yield cell, found
 
     def to_xarray(self) -> Any:
-        """The states as an xarray.Dataset whose arrays are read when they are used. Needs xarray."""
-        from .lazy_xarray import to_xarray
+        """The states as an xarray.Dataset whose arrays are read when they are used.
 
+        Raises
+        ------
+        RequestError
+            xarray is not installed.
+        """
+        try:
+            from .lazy_xarray import to_xarray
+        except ImportError:
+            raise RequestError("to_xarray needs the package xarray: install precollapse[export].") from None
         return to_xarray(self)
 
     def _selected(self, regime: Any, benchmark: Any, items: Any) -> Run:
@@ -618,7 +654,7 @@ class Run:
         geometry = self._snapshot.run.geometry[cell.index, name]
         file = f"{cell.folder}/{name}/{geometry.chunk_key(shard - cell.first_shard)}"
         parts = []
-        numbers = local // geometry.chunk_rows
+        numbers, states = local // geometry.chunk_rows, len(self.plan.shard_rows(shard))
         for number in np.unique(numbers).tolist():
             inside = numbers == number
             parts.append((number, local[inside] - number * geometry.chunk_rows, positions[inside]))
@@ -627,7 +663,8 @@ class Run:
             file=file,
             geometry=geometry,
             parts=parts,
-            sparse=len(local) * _SPARSE < geometry.chunk_rows * len(parts),
+            sparse=len(local) * _SPARSE
+            < sum(min(geometry.chunk_rows, states - k * geometry.chunk_rows) for k, _, _ in parts),
             checksums=self._snapshot.checksums(shard, file),
         )
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from .files import open_files
+from .files import open_files, refused
 from .layout import PLAN
 from .mismatch import ConfigMismatch, differences
 from .opening import check_vacant, read_plan
@@ -27,9 +27,10 @@ def started_run(path: str | os.PathLike[str]) -> Run | None:
         Something else is there, or a run that cannot be read.
     """
     files = open_files(path)
-    if files.size(PLAN) is None:
-        check_vacant(files)
-        return None
+    with refused(files.path):
+        if files.size(PLAN) is None:
+            check_vacant(files)
+            return None
     return open_run(path)
 
 

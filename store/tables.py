@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import RequestError, StoreError
-from .dtypes import stored_type, to_returned, to_stored
+from .dtypes import is_text, to_returned, to_stored
 from .sealed import crc32c
 
 Tensors = dict[str, tuple[str, "np.ndarray | list[np.ndarray]"]]
@@ -42,10 +42,12 @@ def encode_column(name: str, kind: str, values: Sequence[Any] | None, count: int
     for row, value in enumerate(listed):
         if valid[row] and not _fits(value, kind):
             raise RequestError(f"Column {name!r} is {kind}, but row {row} is {value!r} ({type(value).__name__}).")
+        if valid[row] and kind == "string" and not is_text(value):
+            raise RequestError(f"Column {name!r}, row {row}, holds half of a surrogate pair, which is no character.")
     key = f"column.{name}"
     tensors: Tensors = {}
     if kind == "string":
-        texts = [str(v).encode("utf-8", "surrogatepass") if ok else b"" for v, ok in zip(listed, valid, strict=True)]
+        texts = [str(v).encode() if ok else b"" for v, ok in zip(listed, valid, strict=True)]
         offsets = np.zeros(count + 1, dtype=np.int64)
         np.cumsum([len(text) for text in texts], out=offsets[1:])
         tensors[f"{key}.offsets"] = ("int64", offsets)
@@ -96,7 +98,7 @@ def decode_column(tensors: Mapping[str, np.ndarray], name: str, kind: str, count
         return tensors[key], mask
     data = tensors[key].tobytes()
     ends = tensors[f"{key}.offsets"].tolist()
-    return [data[a:b].decode("utf-8", "surrogatepass") for a, b in zip(ends[:-1], ends[1:], strict=True)], mask
+    return [data[a:b].decode("utf-8", "replace") for a, b in zip(ends[:-1], ends[1:], strict=True)], mask
 
 
 def series(kind: str, parts: Sequence[tuple[Any, np.ndarray]]) -> Any:
@@ -151,4 +153,4 @@ def ragged_row(bits: np.ndarray, shape: Sequence[int], checksum: int, kind: str,
     """
     if crc32c(np.ascontiguousarray(bits)) != checksum:
         raise StoreError(f"{what} is damaged: its bytes do not match their checksum.")
-    return to_returned(bits.astype(stored_type(kind), copy=False).reshape(tuple(shape)), kind)
+    return to_returned(bits.reshape(tuple(shape)), kind)

@@ -29,6 +29,10 @@ _CODES = {
 _KINDS = {code: np.dtype("<u2" if name == "bfloat16" else name).newbyteorder("<") for name, code in _CODES.items()}
 
 
+class UnknownType(StoreError):
+    """A tensor of a type that a run cannot hold: another tool's file, or a damaged one."""
+
+
 Stored = Mapping[str, tuple[str, "np.ndarray | list[np.ndarray]"]]
 """Tensor name to dtype name and stored bits; a list of flat arrays stands for their values end to end."""
 
@@ -84,6 +88,8 @@ def parse_header(text: bytes, size: int, what: str) -> tuple[dict[str, Any], int
         head = json.loads(text[8:start])
         for name, entry in head.items():
             if name != "__metadata__":
+                if entry["dtype"] not in _KINDS:
+                    raise UnknownType(f"{what}: tensor {name!r} is {entry['dtype']}, which a run cannot hold.")
                 first, last = entry["data_offsets"]
                 needed = math.prod(entry["shape"]) * _KINDS[entry["dtype"]].itemsize
                 if not 0 <= first <= last <= size - start or last - first != needed:

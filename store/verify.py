@@ -14,7 +14,7 @@ import numpy as np
 
 from ..errors import RequestError, StoreError
 from .commits import Commit, names_states, read_commits
-from .files import Files, attempt, open_files, refused
+from .files import Files, attempt, open_files, readable, refused, unreadable
 from .folds import fold_name, folded, read_fold
 from .layout import (
     BLOBS,
@@ -25,6 +25,7 @@ from .layout import (
     NOTES,
     RAGGED,
     ROOT,
+    STAGING,
     TABLES,
     Geometry,
     blob_name,
@@ -108,6 +109,11 @@ def verify(path: str | os.PathLike[str]) -> list[Fault]:
         run = read_plan(files)
     except StoreError as error:
         return [Fault("plan.json", str(error))]
+    with readable(files.path):
+        return _faults(files, run)
+
+
+def _faults(files: Files, run: RunPlan) -> list[Fault]:
     faults = []
     missing, other = skeleton_faults(files, run)
     commits, broken = read_commits(files, run)
@@ -171,6 +177,9 @@ def _shard_faults(files: Files, run: RunPlan, commit: Commit) -> Iterator[Fault]
                 break
             except FileNotFoundError:
                 continue  # it may be given its final name at this moment
+            except PermissionError as error:
+                yield Fault(name, str(unreadable(name, error)), commit.shard)
+                break
         else:
             if not _in_a_fold(files, run, commit, name):
                 yield Fault(name, "it is missing.", commit.shard)
@@ -322,9 +331,15 @@ def _refuse_live_writers(files: Files) -> list[str]:
 
 
 def _set_aside(files: Files, shard: int, commit: Commit | None) -> None:
-    """Take a shard out of the run: first its commit, so that no reader can see it half gone."""
+    """Take a shard out of the run: first its commit, so that no reader can see it half gone.
+
+    A damaged commit does not say which staged files are its own: all of the shard are kept.
+    """
     mark = attempt()
     _keep(files, mark, commit_name(shard))
+    for name in () if commit else sorted(files.list(STAGING)):
+        if name.partition(".")[0] == f"{shard:08d}":
+            _keep(files, mark, f"{STAGING}/{name}")
     for name, record in commit.files.items() if commit else ():
         for place in (name, record.staged):
             _keep(files, mark, place)

@@ -7,6 +7,8 @@ kill at any instant therefore costs at most the shards in flight, and a late wri
 
 from __future__ import annotations
 
+import math
+import operator
 import os
 import time
 import warnings
@@ -35,7 +37,7 @@ from .layout import (
 )
 from .leases import Leases, identity
 from .mismatch import ConfigMismatch, differences
-from .notes import Note
+from .notes import Note, read_notes
 from .opening import check_vacant, check_whole, folders, read_plan, skeleton
 from .plan import Plan, RunPlan, Shard
 from .provenance import provenance
@@ -100,10 +102,17 @@ def open_writer(
             raise ConfigMismatch(files.path, found)
         check_whole(files, run, bool(committed(files, run.plan.n_shards)))
         _complete(files, run)
+        added = {column: kind for column, kind in asked.columns.items() if column not in run.columns}
+        for column, kind in read_notes(files)[0].get("added_columns", {}).items():
+            if added.get(column, kind) != kind:
+                raise RequestError(
+                    f"Column {column!r} was added to {files.path} as {kind}, and {added[column]} is asked: give the same type."
+                )
         note = Note(files, name)
         note.update(
             {
                 **(manifest or {}),
+                **({"added_columns": added} if added else {}),
                 "writers": {
                     name: {
                         "identity": identity(),
@@ -268,6 +277,9 @@ class Writer:
             The disk is full, permission or the folder is gone. Nothing that was committed is lost.
         """
         self._check_open()
+        index = operator.index(index)
+        if seconds is not None and not math.isfinite(seconds):
+            seconds = None
         shard = self.shard(index)
         contents = self._contents(shard, arrays or {}, table or {}, ragged or {}, blobs or {})
         token = attempt()

@@ -148,16 +148,17 @@ def _continue(
     model, tokenizer = ex.model, ex.tokenizer
     arch, ends = describe(model), end_ids(model, tokenizer)
     device = model.get_input_embeddings().weight.device
+    rows: Rows | CopiedCaches | WholeTexts
     if crosses(model, trunks, origins, budget):
-        rows: Rows | CopiedCaches | WholeTexts = WholeTexts(arch, trunks, origins, device)
-        states = torch.stack(rows.first)
+        rows = whole = WholeTexts(arch, trunks, origins, device)
+        states = torch.stack(whole.first)
     elif decoding_for(model).name == "shared":
         read = [read_trunk(arch, t, device) for t in trunks]
         states = torch.stack([read[o.trunk].final[o.length - 1] for o in origins])
         rows = Rows(read, origins, budget)
     else:
-        rows = CopiedCaches(arch, trunks, origins, device)
-        states = torch.stack(rows.first)
+        rows = copied = CopiedCaches(arch, trunks, origins, device)
+        states = torch.stack(copied.first)
     written: list[list[int]] = [[] for _ in origins]
     finish = ["length"] * len(origins)
     running, owner = list(range(len(origins))), list(range(len(origins)))  # owner: which row of the batch is whose

@@ -105,6 +105,10 @@ def test_report_writes_its_files(run, tmp_path, capsys):
         (["run", "--template", "both"], "invalid choice"),
         (["run", "--revision", "main"], "leave it out"),
         (["info"], "required"),
+        (["info", "s3://"], "give a folder, or s3://bucket/prefix"),
+        (["info", "s3://runs/a#1"], "has '#'"),
+        (["info", ""], "'' is none"),
+        (["run", "--out", __file__], "lies in or on a file"),
         (["report", "/nowhere"], "/nowhere"),
         (["verify", "/"], "not a precollapse run"),
         (["fly"], "invalid choice"),
@@ -112,7 +116,9 @@ def test_report_writes_its_files(run, tmp_path, capsys):
 )
 def test_wrong_requests_are_one_sentence_with_exit_status_2(arguments, sentence, tiny_folder, tmp_path, capsys):
     if arguments[0] in ("run", "trajectories"):
-        arguments = [*arguments, "--model", str(tiny_folder), "--out", str(tmp_path / "x.zarr"), "--quiet"]
+        arguments = [*arguments, "--model", str(tiny_folder), "--quiet"]
+        if "--out" not in arguments:
+            arguments += ["--out", str(tmp_path / "x.zarr")]
         if "--n" not in arguments:
             arguments += ["--n", "2"]
     assert main(arguments) == 2

@@ -595,3 +595,104 @@ def test_verify_while_a_shard_is_committed_finds_nothing_wrong(tmp_path, monkeyp
         monkeypatch.setattr(module, "_shard_faults", meanwhile)
         assert store.verify(path) == []
         assert 1 not in writer.pending()
+
+
+def test_a_short_last_shard_is_checked_when_all_of_it_is_read(tmp_path):
+    """One row of a chunk of 8: all that are there were wanted, so nothing of it may go unchecked."""
+    states = [{"id": str(i), "benchmark": "b", "regime": "r", "item_id": str(i)} for i in range(57)]
+    settings = {
+        "plan": store.Plan.build(states, 8),
+        "config": {},
+        "arrays": {"x": store.ArraySpec((2, 300), "float32")},
+    }
+    x = np.random.default_rng(0).standard_normal((57, 2, 300)).astype(np.float32)
+    with store.open_writer(tmp_path / "r", **settings) as writer:
+        for index in writer.claimed():
+            shard = writer.shard(index)
+            writer.write(index, arrays={"x": x[shard.start : shard.stop]})
+    run = store.open_run(tmp_path / "r")
+    last = sorted((tmp_path / "r").glob("cells/*/x/c.*"))[-1]
+    rows = len(run.plan.shard_rows(run.plan.n_shards - 1))
+    assert rows * 4 < run.plan.cells[0].rows  # else this test shows nothing
+    np.testing.assert_array_equal(run.array("x"), x)
+    flip(last, 3)
+    with pytest.raises(StoreError, match="is damaged"):
+        run.array("x")
+
+
+def test_a_damaged_header_of_ragged_arrays_is_never_read_past(path):
+    """Its names and types are outside of what the checksums of the rows cover."""
+    file = path / "ragged" / "00000001.safetensors"
+    whole = file.read_bytes()
+    run = store.open_run(path)
+    wanted = run.ragged("rows", 5)
+    start = 8 + int.from_bytes(whole[:8], "little")
+    told = 0
+    for at in range(start):
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        try:
+            np.testing.assert_array_equal(store.open_run(path).ragged("rows", 5), wanted)
+        except StoreError:
+            told += 1
+    assert told > start // 2
+    file.write_bytes(whole.replace(b'"F32"', b'"I32"'))
+    with pytest.raises(StoreError, match="damaged"):
+        store.open_run(path).ragged("rows", 5)
+
+
+@pytest.mark.parametrize(
+    ("locked", "told"),
+    [
+        ("_commits/00000001.json", "OPENED 12; STATES 12; FAULTS 1"),
+        ("_commits", "STOPPED There is no permission to read"),
+        ("tables/00000001.safetensors", "OPENED 16; STOPPED There is no permission to read"),
+        ("ragged/00000001.safetensors", "OPENED 16; STATES 16; FAULTS 1"),
+        ("_manifest", "OPENED 16; STATES 16; STOPPED There is no permission to read"),
+    ],
+)
+def test_what_may_not_be_read_is_named_and_hides_no_more(path, locked, told):
+    for folder in (path, *path.rglob("*")):
+        folder.chmod(0o755 if folder.is_dir() else 0o644)
+    (path / locked).chmod(0o000)
+    code = """
+    import warnings
+    from precollapse.errors import StoreError
+    warnings.simplefilter("ignore")
+    said = []
+    try:
+        run = store.open_run(path)
+        said.append(f"OPENED {len(run)}")
+        said.append(f"STATES {len(run.states)}")
+        run.manifest
+        said.append(f"FAULTS {len([f for f in store.verify(path) if 'permission' in str(f)])}")
+    except StoreError as error:
+        said.append(f"STOPPED {error}")
+    print("; ".join(said))
+    """
+    status, text = unprivileged(textwrap.dedent(code), path)
+    (path / locked).chmod(0o755)
+    assert status == 0 and told in text, text
+
+
+def test_repair_keeps_the_staged_files_of_a_damaged_commit(path, monkeypatch):
+    """A kill right after a commit leaves them there; with the commit damaged nothing else says whose they are."""
+    (path.parent / "killed").mkdir()
+    place = path.parent / "killed" / "run.zarr"
+    with monkeypatch.context() as patch:
+        patch.setattr(store_files.LocalFiles, "move", lambda *_: False)
+        patch.setattr("precollapse.store.writer.sweep", lambda *_: None)
+        fill(place, [0, 1])
+    flip(place / "_commits" / "00000001.json", 200)
+    staged = [name for name in os.listdir(place / "_staging") if name.startswith("00000001.")]
+    assert staged
+    store.repair(place)
+    kept = os.listdir(place / "_damaged")
+    assert all(any(name in k for k in kept) for name in staged)
+    assert len(store.open_run(place)) == 4 and store.verify(place) == []
+
+
+def test_a_probe_that_a_kill_left_is_no_stranger(tmp_path):
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "_probe.0123").write_bytes(b"1")
+    fill(tmp_path / "r")
+    assert len(store.open_run(tmp_path / "r")) == 16

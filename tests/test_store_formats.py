@@ -435,3 +435,141 @@ def test_import_keeps_fields_as_columns(tmp_path):
     np.testing.assert_array_equal(run.array("act"), [[0, 1], [4, 5], [2, 3]])
     assert run.states["score"].tolist()[0] == 1.0 and np.isnan(run.states["score"].tolist()[1])
     assert run.states["ok"].tolist()[:2] == [True, False] and run.states["note"].tolist()[2] == "x"
+
+
+def labelled(folder, lines, n=None, **arrays):
+    """A folder of activations with `states.jsonl`."""
+    x = np.arange(2 * (n or len(lines)), dtype=np.float32).reshape(-1, 2)
+    save(folder, a=arrays or {"x": x})
+    (folder / "states.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def test_import_takes_numbers_for_items_and_0_for_one(tmp_path):
+    """Item 0 under two regimes is one item: as two it would stand on both sides of a split."""
+    lines = [{"id": f"q{i}-{r}", "item_id": i, "regime": r} for i in range(3) for r in ("a", "b")]
+    run = store.import_activations(labelled(tmp_path / "f", lines), tmp_path / "r")
+    assert run.states.groupby("item_id").size().to_dict() == {"0": 2, "1": 2, "2": 2}
+    for value in (1.5, True, ["x"]):
+        with pytest.raises(RequestError, match="row 0 has item_id .*: a string is needed"):
+            store.import_activations(labelled(tmp_path / "g", [{"id": "a", "item_id": value}]), tmp_path / "s")
+
+
+def test_import_notices_that_the_labels_changed(tmp_path):
+    folder = labelled(tmp_path / "f", [{"id": str(i), "y": i} for i in range(4)])
+    store.import_activations(folder, tmp_path / "r")
+    labelled(folder, [{"id": str(i), "y": 9 - i} for i in range(4)])
+    os.utime(folder / "a.safetensors", ns=(0, 0))
+    shutil.rmtree(tmp_path / "r")
+    store.import_activations(folder, tmp_path / "r")
+    labels = (folder / "states.jsonl").read_text()
+    (folder / "states.jsonl").write_text(labels.replace('"y": 9', '"y": 8'))
+    with pytest.raises(store.ConfigMismatch, match="imported"):
+        store.import_activations(folder, tmp_path / "r")
+    (folder / "states.jsonl").write_text(labels)
+    assert store.import_activations(folder, tmp_path / "r").states["y"].tolist() == [9, 8, 7, 6]
+
+
+@pytest.mark.parametrize(
+    ("names", "refused"),
+    [
+        ([f"part-{i}" for i in range(1, 12)], True),
+        ([f"part-{i:02}" for i in range(1, 12)], False),
+        (["a", "a1", "a-2"], False),
+        ([f"{j}-of-{i}" for i in (2, 10) for j in (1, 2)], True),
+    ],
+    ids=["unpadded", "padded", "unlike", "two numbers"],
+)
+def test_import_does_not_guess_the_order_of_files(tmp_path, names, refused):
+    """part-10 comes before part-2 in the order of names: the ids would belong to other rows."""
+    folder = save(tmp_path / "f", [f"i{k}" for k in range(len(names))], **{n: {"x": np.ones((1, 2))} for n in names})
+    if refused:
+        with pytest.raises(RequestError, match="leading zeros"):
+            store.import_activations(folder, tmp_path / "r")
+        files = sorted(names)
+        lines = [{"id": f"i{k}", "file": f"{name}.safetensors", "row": 0} for k, name in enumerate(files)]
+        (folder / "states.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert len(store.import_activations(folder, tmp_path / "r")) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("content", "ids"),
+    [
+        ("a\nb\n", ["a", "b"]),
+        ("\ufeffa\r\nb", ["a", "b"]),
+        ("a\u2028x\nb\x85", ["a\u2028x", "b\x85"]),
+        ("a\n\nb", None),
+        ("", None),
+    ],
+)
+def test_import_reads_ids_a_line(tmp_path, content, ids):
+    folder = save(tmp_path / "f", a={"x": np.ones((3 if content == "a\n\nb" else 2, 2))})
+    (folder / "ids.txt").write_bytes(content.encode())
+    if ids is None:
+        with pytest.raises(RequestError, match="row 1 has id ''|ids for 0"):
+            store.import_activations(folder, tmp_path / "r")
+    else:
+        assert store.import_activations(folder, tmp_path / "r").states["id"].tolist() == ids
+
+
+def test_import_refuses_what_is_no_text_no_layer_and_no_type(tmp_path):
+    x = np.ones((1, 2), np.float32)
+    folder = save(tmp_path / "f", a={"x": x})
+    (folder / "b.safetensors").mkdir()
+    (folder / "ids.txt").write_bytes("é".encode("latin-1"))
+    with pytest.raises(RequestError, match="ids.txt is no UTF-8 text"):
+        store.import_activations(folder, tmp_path / "r")
+    (folder / "ids.txt").unlink()
+    (folder / "states.jsonl").write_text('{"id": "b", "text": "cut \\ud83d"}\n')
+    with pytest.raises(RequestError, match="line 1, field 'text' holds half of a surrogate pair"):
+        store.import_activations(folder, tmp_path / "r")
+    for tensors, told in (
+        ({"m": np.ones((1, 2), np.int16)}, "tensor 'm' is I16, which a run cannot hold"),
+        ({"layer_3": np.ones((1, 4, 2), np.float32)}, r"'layer_3' is one layer by its name, but has shape \[1, 4, 2\]"),
+    ):
+        with pytest.raises(RequestError, match=told):
+            store.import_activations(save(tmp_path / "g", ["a"], a=tensors), tmp_path / "r")
+    for layers in ("[null]", "[1.7]", '["1"]', "1"):
+        save_file({"h": x[:, None]}, tmp_path / "g" / "a.safetensors", {"layers.h": layers})
+        with pytest.raises(RequestError, match="no whole safetensors file"):
+            store.import_activations(tmp_path / "g", tmp_path / "r")
+    assert not (tmp_path / "r").exists()
+
+
+def test_an_export_is_read_back_with_its_names_types_and_axes(tmp_path):
+    """Names that look like layers, columns without any value, and columns named as the export's own fields."""
+    arrays = {
+        "probe_1": store.ArraySpec((5,), "float32"),
+        "grid": store.ArraySpec((2, 3), "float32"),
+        "scalar_by_layer": store.ArraySpec((3,), "float32", (0, 4, 2)),
+        "resid_post": store.ArraySpec((2, 4), "float32", (7, 2)),
+    }
+    columns = {"file": "string", "row": "int64", "correct": "bool", "tokens": "int64", "score": "float64"}
+    states = [{"id": str(i), "benchmark": "b", "regime": "", "item_id": ""} for i in range(3)]
+    rng = np.random.default_rng(0)
+    values = {name: rng.standard_normal((3, *spec.shape)).astype(np.float32) for name, spec in arrays.items()}
+    none = [None] * 3
+    table = {"file": ["x", None, "y"], "row": [5, 6, 7], "correct": none, "tokens": none, "score": none}
+    plan = store.Plan.build(states, 4)
+    with store.open_writer(tmp_path / "r", plan=plan, config={}, arrays=arrays, columns=columns) as writer:
+        writer.write(0, arrays=values, table=table)
+    run = store.open_run(tmp_path / "r")
+    store.export(tmp_path / "r", "safetensors", tmp_path / "out")
+    again = store.import_activations(tmp_path / "out", tmp_path / "again")
+    assert again.arrays == run.arrays and again.columns == run.columns
+    assert again.states.equals(run.states)
+    for name in arrays:
+        np.testing.assert_array_equal(again.array(name), values[name])
+
+
+def test_rows_of_unlike_axes_are_exported_where_that_can_be_said(tmp_path):
+    states = [{"id": str(i), "benchmark": "b", "regime": "r", "item_id": str(i)} for i in range(2)]
+    with store.open_writer(
+        tmp_path / "r", plan=store.Plan.build(states, 1), config={}, ragged={"a": "int32"}
+    ) as writer:
+        writer.write(0, ragged={"a": [np.ones(3, np.int32)]})
+        writer.write(1, ragged={"a": [np.ones((2, 2), np.int32)]})
+    for fmt in ("safetensors", "npz"):
+        with pytest.raises(RequestError, match="'a' of .* has 1 and 2 axes"):
+            store.export(tmp_path / "r", fmt, tmp_path / fmt)
+    assert len(store.export(tmp_path / "r", "parquet", tmp_path / "parquet")) == 2

@@ -241,3 +241,38 @@ def test_kills_on_s3(bucket, path):
     assert list(run.states["id"]) == [state["id"] for state in STATES]
     np.testing.assert_array_equal(run.array("x")[:, 0, 0], np.repeat(np.arange(4), 4))
     assert not [key for key in keys(bucket, path) if key.startswith(("_staging/0", "_leases/"))]
+
+
+@pytest.mark.parametrize("name", ["run#1", "run?x=1", "p%41", "a//b", "../c", "a/./b", "a\\b"])
+def test_an_address_that_means_another_place_is_refused(bucket, name):
+    """Read as a URL, run#1 and run#2 are one place: the second run would go on with the first."""
+    for use in (
+        lambda: store.open_run(f"s3://runs/{name}"),
+        lambda: store.open_writer(f"s3://runs/{name}", **SETTINGS),
+    ):
+        with pytest.raises(RequestError, match="which an address of a bucket cannot have"):
+            use()
+
+
+def test_a_probe_that_a_kill_left_does_not_keep_a_run_from_beginning(bucket, path):
+    bucket.put_object(Bucket="runs", Key=f"{path.removeprefix('s3://runs/')}/_probe.0123", Body=b"1")
+    with store.open_writer(path, **SETTINGS) as writer:
+        writer.write(0, **contents(0))
+    assert len(store.open_run(path)) == 4
+
+
+@pytest.mark.parametrize("size", [0, 700, 1500])
+def test_an_object_that_is_cut_short_is_named(bucket, path, size):
+    with store.open_writer(path, **SETTINGS) as writer:
+        writer.write(0, **contents(0))
+    run = store.open_run(path)
+    prefix = path.removeprefix("s3://runs/")
+    for name in ("cells", "ragged"):
+        listed = bucket.list_objects_v2(Bucket="runs", Prefix=f"{prefix}/{name}/")["Contents"]
+        key = next(o["Key"] for o in listed if "/c." in o["Key"] or name == "ragged")
+        body = bucket.get_object(Bucket="runs", Key=key)["Body"].read()
+        bucket.put_object(Bucket="runs", Key=key, Body=body[: min(size, len(body) - 60)])
+    with pytest.raises(StoreError, match="is cut short|is damaged"):
+        run.resid(1, "x")
+    with pytest.raises(StoreError, match="is cut short|is damaged"):
+        run.ragged("rows", 3)

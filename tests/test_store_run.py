@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -470,6 +471,7 @@ def test_a_shard_that_does_not_fit_the_plan_is_refused_whole(tmp_path, part, nam
         (lambda run: run.attention(0.5), "no state 0.5"),
         (lambda run: run.resid("x"), "a whole number, not 'x'.*0 to 3"),
         (lambda run: run.resid(1.5), "a whole number, not 1.5"),
+        (lambda run: run.resid(np.array(9)), "no layer 9"),
         (lambda run: run.resid([0, True]), "a whole number, not True"),
         (lambda run: run.select(regime=3), "A regime is a name, not 3: the run has baseline, cot"),
         (lambda run: run.select(benchmark=["arc", None]), "no benchmark None"),
@@ -544,3 +546,101 @@ def test_the_example_of_the_documentation_runs(tmp_path, monkeypatch):
     exec(compile(code, "docs/store.md", "exec"), names)
     assert len(names["run"].states) == 2000
     assert names["run"].select(items=["gsm8k-3", "gsm8k-5"]).resid([0, 12]).shape == (4, 2, 576)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"columns": {"score": "float64", "score.valid": "bool"}},
+        {"columns": {"t": "string", "t.offsets": "int64"}},
+        {"ragged": {"t": "int32", "t.offsets": "int64"}},
+        {"ragged": {"t": "int32", "t.shapes": "int64"}},
+        {"ragged": {"t": "int32", "t.crc32c": "int64"}},
+        {"columns": {"z.layers": "string"}},
+        {"columns": {"z_layer": "int64"}},
+    ],
+    ids=str,
+)
+def test_a_name_of_what_is_kept_beside_another_is_refused(tmp_path, changes):
+    """The two would overwrite each other in the files of a shard, in an export or in xarray."""
+    with pytest.raises(RequestError, match="is taken: "):
+        store.open_writer(tmp_path / "r", **settings(**changes))
+    assert not (tmp_path / "r").exists()
+
+
+def test_half_a_character_is_refused_and_leaves_the_rest_readable(tmp_path):
+    """A text cut inside an emoji: no text type holds it, so one such row made every row unreadable."""
+    with store.open_writer(tmp_path / "r", **settings()) as writer:
+        given = contents(writer.shard(0))
+        given["table"]["text"][2] = "cut \ud83d"
+        with pytest.raises(RequestError, match="'text', row 2, holds half of a surrogate pair"):
+            writer.write(0, **given)
+        assert writer.write(np.int64(1), **{**contents(writer.shard(1)), "seconds": float("nan")})
+    run = store.open_run(tmp_path / "r")
+    assert len(run.states) == 4 and run.commits[1].seconds is None
+    with pytest.raises(RequestError, match="whole characters"):
+        store.Plan.build([{**STATES[0], "id": "\ud83d"}], 4)
+
+
+def test_a_column_is_added_with_one_type(tmp_path):
+    """Two resumes that add it with different types left a run whose table could not be read."""
+    fill(tmp_path / "r")
+    with store.open_writer(tmp_path / "r", **settings(columns={**COLUMNS, "b": "int64"})):
+        pass
+    with pytest.raises(RequestError, match="Column 'b' was added to .* as int64, and float64 is asked"):
+        store.open_writer(tmp_path / "r", **settings(columns={**COLUMNS, "b": "float64"}))
+    with store.open_writer(tmp_path / "r", **settings(columns={**COLUMNS, "b": "int64"})):
+        pass
+    with store.open_writer(tmp_path / "r", **settings()):
+        pass
+
+
+def test_whole_and_decimal_numbers_of_one_column_are_read_together(tmp_path, monkeypatch):
+    """As runs are that were made before the type of an added column was held to."""
+    with store.open_writer(tmp_path / "r", **settings()):
+        pass
+    monkeypatch.setattr("precollapse.store.writer.read_notes", lambda _files: ({}, {}, 0))
+    for kind, value, shards in (("int64", 3, [0, 1]), ("float64", 0.5, [2])):
+        with store.open_writer(tmp_path / "r", **settings(columns={**COLUMNS, "b": kind})) as writer:
+            for index in shards:
+                given = contents(writer.shard(index))
+                given["table"]["b"] = [value] * len(writer.shard(index))
+                assert writer.claim(index) and writer.write(index, **given)
+    found = store.open_run(tmp_path / "r").states["b"]
+    assert found.dtype == float and found.tolist() == [3.0] * 8 + [0.5] * 3
+
+
+def test_what_is_done_to_a_table_does_not_reorder_the_run(run):
+    table = run.states
+    table.drop(index=table.index[0], inplace=True)
+    table["entropy_bits"] = 0.0
+    again = run.states
+    assert len(again) == 25 and again["entropy_bits"].sum() > 0
+
+
+def test_a_refresh_finds_the_run_from_another_folder(tmp_path, monkeypatch):
+    fill(tmp_path / "r")
+    monkeypatch.chdir(tmp_path)
+    opened = store.open_run("r")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert len(opened.refresh()) == 25 and store.describe(tmp_path / "r")["bytes"] > 0
+
+
+def test_addresses_of_local_files(tmp_path, monkeypatch):
+    (tmp_path / "a b").mkdir()
+    fill(tmp_path / "a b" / "r")
+    for text in ((tmp_path / "a b" / "r").as_uri(), f"file://localhost{tmp_path}/a%20b/r"):
+        assert len(store.open_run(text)) == 25
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RequestError, match="no place on this machine"):
+        store.open_writer("file://elsewhere/tmp/r", **settings())
+    with pytest.raises(RequestError, match="no place on this machine"):
+        store.export(tmp_path / "a b" / "r", "npz", "s3://bucket/out")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a b"]
+
+
+def test_xarray_goes_to_another_process(run):
+    pytest.importorskip("xarray", reason="xarray is not installed")
+    sent = pickle.loads(pickle.dumps(run.to_xarray()))
+    np.testing.assert_array_equal(sent["resid_post"][4, 2].values, run.resid(2)[4])
