@@ -630,7 +630,7 @@ def _steer_command(commands: Any) -> None:
 
 def _steer(a: argparse.Namespace) -> int:
     _quiet_libraries()
-    from .studies.steer import SteerConfig, run_steer, save
+    from .studies.steer import SteerConfig, run_steer, save, writable_folder
 
     config = SteerConfig(
         run=a.run,
@@ -656,6 +656,8 @@ def _steer(a: argparse.Namespace) -> int:
         dtype=a.dtype,
         device=a.device,
     )
+    if a.out:
+        writable_folder(a.out)
     made = run_steer(config, progress=not a.quiet)
     print(made.to_json() if a.json else made.markdown())
     if a.out:

@@ -367,6 +367,8 @@ def describe(model: Any) -> Architecture:
     config = model.config.get_text_config(decoder=True)
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     backbone = getattr(model, "base_model", None)
+    if backbone is model:  # a class that calls its text part otherwise than its attribute
+        backbone = getattr(model, "model", None)
     if head is None or backbone is None or backbone is model:
         raise RequestError(
             f"{type(model).__name__} has no unembedding over a backbone; precollapse needs a causal language model such as AutoModelForCausalLM gives"

@@ -26,11 +26,12 @@ from .backends.protocol import Backend, Request, Rows
 from .boundary import Batch
 from .differences import relative_difference
 from .rotary import length_rule
-from .taps import first_input, first_tensor
+from .taps import first_input, first_tensor, foreign_hook
 
 LENGTH_MULTIPLE = 8
 """Lengths are padded to a multiple of this, and batches to two rows: sizes of one would be compiled by themselves."""
 
+_PLAIN = (bool, int, float, str, type(None))
 _TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 0.15}
 
 
@@ -87,6 +88,7 @@ class CompiledBackend:
             program = _Program(self.architecture, request, shape, self._compiler)
             got = program.rows(batch, request)
             self._check(got, self.inner.rows(batch, request))
+            program.shape = _shape(self.architecture.backbone)  # some modules note the length of what they ran
             self._programs[key] = program
             return got
         return program.rows(batch, request)
@@ -100,11 +102,10 @@ class CompiledBackend:
             return "the batch is padded on the left"
         if length_rule(self.model.config.get_text_config(decoder=True)) is not None:
             return "its rotary embedding depends on the length of the batch"
-        for name, module in self.architecture.backbone.named_modules():
-            hooks = [h for h in module._forward_hooks.values() if not _is_idle(h)]
-            if hooks or module._forward_pre_hooks or "forward" in module.__dict__:
-                return f"{name or 'the backbone'} has a hook or a forward of someone else's"
-        return None
+        backbone = self.architecture.backbone
+        named = (name or "the backbone" for name, module in backbone.named_modules() if "forward" in module.__dict__)
+        found = foreign_hook(backbone) or next(named, None)
+        return None if found is None else f"{found} has a hook or a forward of someone else's"
 
     def _check(self, got: Rows, expected: Rows) -> None:
         """Compare a compiled pass with the plain one."""
@@ -208,7 +209,7 @@ class _Program:
 
     def _gather(self, site: str, slot: int, x: Tensor) -> None:
         for column, buffer in zip(self.columns, self.buffers[site], strict=True):
-            if x.ndim != 3:
+            if x.ndim == 2:
                 x = x.reshape(buffer.shape[0], -1, x.shape[-1])
             torch.ops.precollapse.gather_rows(x, column, buffer, slot, self.form)
 
@@ -223,14 +224,6 @@ class _Program:
             self._gather(site, slot, first_tensor(output))
 
         return hook
-
-
-def _is_idle(hook: Any) -> bool:
-    """Whether a hook is one that transformers leaves behind once hidden states or attentions were asked for.
-
-    It does nothing unless they are asked for again, which a compiled pass never does.
-    """
-    return getattr(hook, "__module__", None) == "transformers.utils.output_capturing"
 
 
 def _twin(module: nn.Module, made: dict[int, nn.Module]) -> nn.Module:
@@ -251,5 +244,13 @@ def _twin(module: nn.Module, made: dict[int, nn.Module]) -> nn.Module:
 
 
 def _shape(backbone: nn.Module) -> tuple[Any, ...]:
-    """Which modules and parameters a backbone is made of: another answer means that someone replaced a part."""
-    return tuple((id(m), *(id(p) for p in m._parameters.values())) for m in backbone.modules())
+    """What a graph of a backbone is made from: another answer means that someone replaced a part or set a number."""
+    return tuple(
+        (
+            id(m),
+            *(id(p) for p in m._parameters.values()),
+            *(id(b) for b in m._buffers.values()),
+            *(v for k, v in m.__dict__.items() if k != "training" and isinstance(v, _PLAIN)),
+        )
+        for m in backbone.modules()
+    )

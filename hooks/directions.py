@@ -87,12 +87,20 @@ class SteeringVector:
             "train_items": list(self.train_items),
             "validation_items": list(self.validation_items),
         }
-        data = save({"vector": self.vector.contiguous()}, metadata={_METADATA: json.dumps(words)})
+        try:
+            note = json.dumps(words, default=_plain)
+        except (TypeError, ValueError) as error:
+            raise RequestError(
+                f"the vector's provenance cannot be written as JSON ({error}); give plain values"
+            ) from error
+        data = save({"vector": self.vector.contiguous()}, metadata={_METADATA: note})
         place = Path(path)
         staged = place.with_name(f".{place.name}.{os.getpid()}.part")
         try:
             staged.write_bytes(data)
             os.replace(staged, place)
+        except OSError as error:
+            raise RequestError(f"{place} cannot be written ({error.strerror or error}); give another place") from error
         finally:
             staged.unlink(missing_ok=True)
 
@@ -121,6 +129,13 @@ class SteeringVector:
                 f"{path} cannot be read as a steering vector ({type(error).__name__}: {error}); give a file that "
                 "SteeringVector.save wrote"
             ) from error
+
+
+def _plain(value: Any) -> Any:
+    """A number or array of NumPy or torch as JSON has them."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} {value!r}")
 
 
 def steering_vector(
@@ -399,6 +414,7 @@ def _classes(column: Any, target: str, positive: Any, negative: Any, train: np.n
     if not present:
         raise RequestError(f"no state has a value of {target!r}; the run may have been made without generating")
     if positive is not None or negative is not None:
+        positive, negative = (_named(value, present) for value in (positive, negative))
         for value in (positive, negative):
             if value is not None and value not in present:
                 shown = ", ".join(map(str, present[:12]))
@@ -420,6 +436,12 @@ def _classes(column: Any, target: str, positive: Any, negative: Any, train: np.n
         out[known] = numbers[known] > cut
         return out, f"{target} above its training median of {cut:.6g}"
     raise RequestError(f"{target!r} holds names ({', '.join(map(str, present[:12]))}); say which is positive")
+
+
+def _named(asked: Any, present: list[Any]) -> Any:
+    """The value that was asked for by its text, as from a command line; else what was asked for."""
+    found = [v for v in present if str(v) == asked]
+    return found[0] if asked not in present and len(found) == 1 else asked
 
 
 def balancing_labels(column: Any) -> list[Any]:

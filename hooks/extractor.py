@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import CaptureError, RequestError
+from ..errors import CaptureError, PrecollapseError, RequestError
 from . import models, passes
 from .architectures import context_length, output_width
 from .attention import attention_modules, summarise, why_no_attention
@@ -32,6 +32,7 @@ from .sections import section
 from .selection import resolve_layers, resolve_sites
 from .states import States
 from .steering import Steering
+from .taps import foreign_hook
 from .unembedding import row_statistics
 
 _GATE_TEXTS = ("The capital of France is", "2 + 2 =", "Choose one letter, A or B, and reply with nothing else. Answer:")
@@ -117,20 +118,22 @@ class Extractor:
             )
         self.renderer = Renderer(tokenizer if tokenizer is not None else getattr(model, "tokenizer", None))
         self.source: models.ModelSource | None = None
-        if batch_tokens is not None and batch_tokens < 1:
-            raise RequestError(f"batch_tokens must be at least 1, found {batch_tokens}")
+        if batch_tokens is not None and (
+            isinstance(batch_tokens, bool) or not isinstance(batch_tokens, int) or batch_tokens < 1
+        ):
+            raise RequestError(f"batch_tokens must be a whole number of at least 1, found {batch_tokens!r}")
         self.batch_tokens = batch_tokens or default_batch_tokens(self.device.type)
         if share_prefix not in MODES:
             raise RequestError(f"share_prefix={share_prefix!r} is unknown; choose from {', '.join(MODES)}")
         self.share_prefix = share_prefix
-        self._shared = SharedPrefixes(self.backend, self.renderer.pad_id, self.device)
+        self.shared_prefixes = SharedPrefixes(self.backend, self.renderer.pad_id, self.device)
         self.gate_report: GateReport | None = None
         self.steerings: list[Steering] = []
         if check:
             rule = length_rule(self.model.config.get_text_config(decoder=True))
             most = None if rule is None else rule.limit - 1  # and one more token is stepped
             ids = [self.renderer.render(text).token_ids[:most] for text in _GATE_TEXTS]
-            self.gate_report = gate(self.backend, ids, self.renderer.pad_id, self.device)
+            self.gate_report = _gate(self.backend, ids, self.renderer.pad_id, self.device)
         if compile:
             if self.backend.name != "hf":
                 raise RequestError(
@@ -383,8 +386,8 @@ class Extractor:
         for own in groups:
             if own.length:
                 with section("backbone"):
-                    prefix = self._shared.prefill(prompts[own.rows[0]][: own.length])
-                batches = self._shared.batches(prompts, own, self.batch_tokens, keep_cache)
+                    prefix = self.shared_prefixes.prefill(prompts[own.rows[0]][: own.length])
+                batches = self.shared_prefixes.batches(prompts, own, self.batch_tokens, keep_cache)
             else:
                 lengths = [len(prompts[i]) for i in own.rows]
                 batches = [
@@ -394,7 +397,7 @@ class Extractor:
             for rows in batches:
                 with section("backbone"):
                     if own.length:
-                        batch, got = self._shared.rows(prompts, rows, prefix, request, index)
+                        batch, got = self.shared_prefixes.rows(prompts, rows, prefix, request, index)
                         if self.compiler is not None:
                             got.notes["not_compiled"] = "the pass goes on from a shared prefix"
                     else:
@@ -416,7 +419,10 @@ class Extractor:
             chosen = [prompts[i] for i in own]
             planned = plan(chosen, self.batch_tokens, mode, [limits[i] for i in own], least)
             if planned[0].length:
-                refusal = self._shared.refusal(max(map(len, chosen)), keep_cache, self._left_safe)
+                refusal = self.shared_prefixes.refusal(max(map(len, chosen)), keep_cache, self._left_safe)
+                hooked = foreign_hook(self.backend.architecture.backbone)
+                if hooked is not None:  # it would see the prefix once and each suffix as a pass of its own
+                    refusal = f"{hooked} has a hook of someone else's"
                 if refusal is not None:
                     planned, why_not = [Group(0, tuple(range(len(own))))], refusal
             groups += [Group(g.length, tuple(own[k] for k in g.rows)) for g in planned]
@@ -594,8 +600,16 @@ class Extractor:
             return None
         if spans is None:
             return [{} for _ in rendered]
-        if len(spans) != len(rendered):
-            raise RequestError(f"spans has {len(spans)} entries for {len(rendered)} prompts; give one dict per prompt")
+        if isinstance(spans, str | Mapping) or not isinstance(spans, Sequence) or len(spans) != len(rendered):
+            count = f"{len(spans)} entries" if isinstance(spans, Sequence) else repr(spans)
+            raise RequestError(f"spans has {count} for {len(rendered)} prompts; give a list with one dict per prompt")
+        for i, own in enumerate(spans):
+            ends = own.values() if isinstance(own, Mapping) else [None]
+            if not all(
+                isinstance(end, Sequence) and len(end) == 2 and all(isinstance(k, int | np.integer) for k in end)
+                for end in ends
+            ):
+                raise RequestError(f"spans of prompt {i} must map names to (start, end) in characters, found {own!r}")
         taken = {"entropy_bits", "first_token", "rest"} & {name for own in spans for name in own}
         if taken:
             raise RequestError(
@@ -623,6 +637,19 @@ class Extractor:
             raise _not_finite(
                 "the next-token distribution", torch.empty(0, dtype=self.model.dtype), batch.rows[int(bad_rows[0])]
             )
+
+
+def _gate(backend: Any, prompts: list[tuple[int, ...]], pad_id: int, device: torch.device) -> GateReport:
+    """The gate; whatever the model's own code or its shapes raise there is the model being read wrongly."""
+    try:
+        return gate(backend, prompts, pad_id, device)
+    except (PrecollapseError, torch.cuda.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:
+        raise CaptureError(
+            f"this {backend.architecture.model_type} model failed the check at load: {type(error).__name__}: "
+            f"{(str(error) or 'no message').splitlines()[0]}. Its architecture is read wrongly, or it is no causal language model"
+        ) from error
 
 
 def _not_finite(what: str, rows: torch.Tensor, prompt: int) -> CaptureError:

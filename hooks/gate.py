@@ -87,6 +87,8 @@ def gate(backend: Backend, prompts: list[tuple[int, ...]], pad_id: int, device: 
         return [got.sites[s][:, 0].double() for s in parts], got.final_norm[:, 0]
 
     single = [capture([i], "right") for i in range(len(prompts))]
+    if architecture.source == "structure":
+        _check_blocks(backend, prompts[0], single[0][0][resid][0], device)
     everyone = list(range(len(prompts)))
     errors = {}
     for side in ("right", "left"):
@@ -129,6 +131,30 @@ def gate(backend: Backend, prompts: list[tuple[int, ...]], pad_id: int, device: 
     return report
 
 
+def _check_blocks(backend: Backend, prompt: tuple[int, ...], found: torch.Tensor, device: torch.device) -> None:
+    """Hold resid_post [L, d] of blocks that were found by structure to the model's own hidden states.
+
+    These are a block's input or its output, by family; the last output is left out, which the final norm may have changed.
+    """
+    with torch.no_grad(), evaluating(backend.model):
+        ids = torch.tensor([prompt], device=device)
+        own = backend.model(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
+    if not own:
+        return
+    apart = []
+    for shift in (0, 1):
+        rows = [h[0, -1].double() for h in own[shift : shift + len(found) - 1]]
+        fits = len(rows) == len(found) - 1 and all(row.shape == found[0].shape for row in rows)
+        apart.append(_largest([0.0, *map(relative_difference, found, rows)]) if fits else float("inf"))
+    _refuse(
+        backend.architecture.model_type,
+        "output of the blocks that were found by structure differs from the model's own hidden states",
+        min(apart),
+        states_tolerance(getattr(torch, str(backend.model.dtype).removeprefix("torch."))),
+        "relative",
+    )
+
+
 def _refuse(model: str, what: str, found: float, allowed: float, unit: str) -> None:
     if not found <= allowed:  # also true for NaN
         raise CaptureError(
@@ -150,9 +176,6 @@ def _step_errors(backend: Backend, prompts: list[tuple[int, ...]], pad_id: int, 
     """
     model = backend.model
     batch = assemble(range(len(prompts)), prompts, pad_id, "left", device)
-    cache = backend.rows(batch, Request((), (), batch.boundary[:, None], use_cache=True)).cache
-    if cache is None:
-        return [float("inf")]
     following = prompts[0][0]
     token = torch.full_like(batch.boundary, following)
     mask = batch.attention_mask
@@ -160,11 +183,15 @@ def _step_errors(backend: Backend, prompts: list[tuple[int, ...]], pad_id: int, 
         mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
     lengths = torch.tensor([len(p) for p in prompts], device=device)
     try:
+        cache = backend.rows(batch, Request((), (), batch.boundary[:, None], use_cache=True)).cache
+        if cache is None:
+            return [float("inf")]
         step = step_inputs(model, cache, token, mask, lengths)
-    except CaptureError:
+        with torch.no_grad(), evaluating(model):
+            stepped = model(**step).logits[:, -1].double()
+    except Exception:  # the family's own cache code runs here and may raise anything: it cannot be generated from
         return [float("inf")]
     with torch.no_grad(), evaluating(model):
-        stepped = model(**step).logits[:, -1].double()
         alone = [
             model(input_ids=torch.tensor([[*p, following]], device=device), use_cache=False).logits[0, -1].double()
             for p in prompts

@@ -31,6 +31,9 @@ def as_prompts(prompts: Any, renderer: Renderer) -> list[Any]:
             raise RequestError(
                 f"prompts is a mapping with keys {sorted(prompts)}; give one with input_ids and attention_mask, or a list of prompts"
             )
+        odd = [k for k in ("inputs_embeds", "position_ids", "past_key_values") if prompts.get(k) is not None]
+        if odd:
+            raise RequestError(f"prompts has {odd[0]}, which is not read; give input_ids and attention_mask alone")
         mask = prompts.get("attention_mask")
         if mask is None:
             return as_prompts(prompts["input_ids"], renderer)

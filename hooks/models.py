@@ -83,6 +83,10 @@ def resolve(name: str | os.PathLike[str], revision: str | None = None) -> ModelS
     RequestError
         If a local path does not exist, or a revision is asked of a local model.
     """
+    if not isinstance(name, str | os.PathLike):
+        raise RequestError(
+            f"a model is named by a Hub id or a path, found {name!r}; a loaded one goes to Extractor itself"
+        )
     text = os.fspath(name)
     path = Path(text).expanduser()
     embedded = embedded_gguf() if text == EMBEDDED and not path.is_dir() else None
@@ -205,8 +209,14 @@ def refuse_unsupported(config: Any, name: str) -> None:
             f"model {name!r} ({config.model_type}) is an encoder-decoder; precollapse reads decoder-only language models"
         )
     if getattr(config, "vision_config", None) is not None or getattr(config, "audio_config", None) is not None:
+        from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
+        text = config.get_text_config(decoder=True)
+        alone: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(text), None) if text is not config else None
+        known = isinstance(alone, type) and alone.__name__ != name
+        advice = f"load its language model alone ({alone.__name__})" if known else "give a model of text alone"
         raise RequestError(
-            f"model {name!r} ({config.model_type}) takes images or sound; load its language model alone (AutoModelForCausalLM) and pass that to Extractor"
+            f"model {name!r} ({config.model_type}) takes images or sound; {advice} and pass that to Extractor"
         )
 
 

@@ -170,14 +170,21 @@ class Renderer:
         )
 
     def columns_in_text(self, rendered: Rendered, start: int, end: int, where: str = "span") -> list[int]:
-        """Token columns that overlap the characters [start, end) of the rendered text; see `columns`."""
+        """Token columns that overlap the characters [start, end) of the rendered text; see `columns`.
+
+        A token that begins with the blank before its word belongs to the word: it overlaps where what they share is more than
+        blanks, so that spans side by side do not both have it. A span of nothing but blanks has what it overlaps.
+        """
         if not getattr(self.tokenizer, "is_fast", False):
             raise RequestError(
                 f"{where} cannot be placed: {type(self.tokenizer).__name__} keeps no character offsets; use the fast tokenizer"
             )
         encoded = self.tokenizer(rendered.text, add_special_tokens=False, return_offsets_mapping=True)
         shift = len(rendered.token_ids) - len(encoded["input_ids"])
-        return [i + shift for i, (a, b) in enumerate(encoded["offset_mapping"]) if a < end and b > start]
+        text, places = rendered.text or "", enumerate(encoded["offset_mapping"], shift)
+        overlapping = [(i, a, b) for i, (a, b) in places if a < end and b > start]
+        proper = [i for i, a, b in overlapping if text[max(a, start) : min(b, end)].strip() or not text[a:b].strip()]
+        return proper or [i for i, _, _ in overlapping]
 
     def _raw(self, text: str, where: str) -> Rendered:
         if not text:

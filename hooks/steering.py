@@ -24,7 +24,7 @@ from .architectures import SITES, Architecture, Tap
 from .boundary import boundary_index
 from .decoding import cache_in
 from .selection import resolve_layers, resolve_sites
-from .taps import first_input, first_tensor
+from .taps import as_sequences, first_input, first_tensor, is_idle
 
 MODES = ("add", "ablate", "project", "replace")
 POSITIONS = ("all", "prompt", "boundary", "generated", "response")
@@ -230,10 +230,12 @@ class _Applied:
                 handles.append(module.register_forward_pre_hook(self._input, with_kwargs=True))
             else:
                 handles.append(module.register_forward_hook(self._output))
+                _before_readers(module)
             if site == "resid_mid":
                 # what is read at resid_mid also bypasses the MLP: the change must reach the block's output that way too
                 block = self.architecture.blocks[self.layer]
                 handles.append(block.register_forward_hook(self._carry, prepend=True))
+                _before_readers(block)
         handles.append(stack.register_forward_hook(self._end))
 
     def _begin(self, _module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -304,10 +306,11 @@ class _Applied:
         rows, width = tuple(range(self.batch)), int(tokens.shape[1])
         mask = given.get("attention_mask")
         filled = _filled(cache_in(given))
-        if filled and width == 1:
+        if filled and width == 1 and not self._cropped(cache_in(given)):
             return passes.Pass(rows)
         repeated = (
-            self.seen is not None
+            cache_in(given) is None
+            and self.seen is not None
             and self.seen.shape[0] == self.batch
             and width > self.seen.shape[1]
             and torch.equal(tokens[:, : self.seen.shape[1]], self.seen)
@@ -315,14 +318,21 @@ class _Applied:
         if filled is not False or repeated or (mask is not None and getattr(mask, "ndim", 0) != 2):
             raise CaptureError(
                 f"prompt and output cannot be told apart in a pass of {width} columns (of a model called "
-                "directly); generate with a cache "
-                "and without chunks, or steer positions='all'"
+                "directly); generate with a cache, without chunks and without candidate tokens (assisted or "
+                "prompt-lookup decoding), or steer positions='all'"
             )
         self.seen = tokens
         if mask is None:
             end = torch.full((self.batch,), width - 1, device=tokens.device)
             return passes.Pass(rows, torch.zeros_like(end), end)
         return passes.Pass(rows, mask.to(torch.int64).argmax(1), boundary_index(mask))
+
+    def _cropped(self, cache: Any) -> bool:
+        """Whether a cache holds less than the prompt was taken to be: candidates ran along with it and were dropped."""
+        try:
+            return self.seen is not None and int(cache.get_seq_length()) < self.seen.shape[1]
+        except (AttributeError, ValueError, TypeError):  # a kind that does not count
+            return False
 
     def _input(
         self, _module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -340,8 +350,12 @@ class _Applied:
 
     def _output(self, _module: Any, _args: tuple[Any, ...], output: Any) -> Any:
         if self.steering.site == "final_norm" and isinstance(output, Mapping):
-            new = self._steered(output["last_hidden_state"])
+            old = output["last_hidden_state"]
+            new = self._steered(old)
             if new is not None:
+                shown = output.get("hidden_states")
+                if shown and shown[-1].shape == old.shape and torch.equal(shown[-1], old):
+                    output["hidden_states"] = (*shown[:-1], new)  # type: ignore[index]
                 output["last_hidden_state"] = new  # type: ignore[index]
             return output
         new = self._steered(first_tensor(output))
@@ -375,7 +389,7 @@ class _Applied:
         if self.steering.idle or isinstance(self.where, str) and self.where == "none":
             return None
         self.selected += 1
-        block = x if x.ndim == 3 else x.reshape(self.batch, -1, x.shape[-1])
+        block = as_sequences(x, self.batch, f"the steered {self.steering.site}")
         if isinstance(self.where, str):
             picked = block
         else:
@@ -465,6 +479,13 @@ _CHANGES: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.T
 }
 
 
+def _before_readers(module: Any) -> None:
+    """Put what transformers left to read hidden states behind the steering, so that it shows what goes on from here."""
+    for number, hook in list(module._forward_hooks.items()):
+        if is_idle(hook):
+            module._forward_hooks.move_to_end(number)
+
+
 def _with_first(output: Any, new: torch.Tensor) -> Any:
     """A module's output with its hidden states replaced."""
     if isinstance(output, tuple):
@@ -495,6 +516,7 @@ def _checked_positions(positions: Any) -> str | tuple[int, ...]:
             )
         return positions
     try:
+        positions = tuple(positions)
         numbers = tuple(int(p) for p in positions if not isinstance(p, bool | str | float))
     except TypeError as error:
         raise RequestError(
@@ -510,6 +532,8 @@ def _checked_vector(vector: Any, site: str, mode: str) -> torch.Tensor:
         given = getattr(vector, "vector", vector)
         has_dtype = isinstance(given, torch.Tensor | np.ndarray)  # plain numbers must not take torch's default dtype
         v = torch.as_tensor(given, dtype=None if has_dtype else torch.float64).detach().cpu()
+        if v.is_complex():
+            raise TypeError("complex values")
         v = v.clone() if v.dtype == torch.float64 else v.to(torch.float32, copy=True)
     except (TypeError, ValueError, RuntimeError) as error:
         raise RequestError(f"the steering vector is no array of numbers ({error})") from error

@@ -36,6 +36,40 @@ def first_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
     )
 
 
+def as_sequences(x: torch.Tensor, batch: int, what: str) -> torch.Tensor:
+    """A module's values as [batch, T, width], which some families give as [batch * T, width].
+
+    Raises
+    ------
+    CaptureError
+        For any other shape: several residual streams per token, say, among which no row is "the" state.
+    """
+    if x.ndim == 3 and x.shape[0] == batch:
+        return x
+    if x.ndim == 2 and x.shape[0] % batch == 0:
+        return x.reshape(batch, -1, x.shape[-1])
+    raise CaptureError(
+        f"{what} has shape {list(x.shape)} for a batch of {batch}, not [batch, tokens, width]: this architecture keeps its "
+        "states in another form and is not supported at this site"
+    )
+
+
+def is_idle(hook: Any) -> bool:
+    """Whether a hook is one that transformers leaves behind once hidden states or attentions were asked for.
+
+    It reads, and only while they are asked for again.
+    """
+    return getattr(hook, "__module__", None) == "transformers.utils.output_capturing"
+
+
+def foreign_hook(backbone: Any) -> str | None:
+    """A module of the backbone that has a hook which may change a pass; None where there is none."""
+    for name, module in backbone.named_modules():
+        if module._forward_pre_hooks or not all(map(is_idle, module._forward_hooks.values())):
+            return name or "the backbone"
+    return None
+
+
 class RowBuffers:
     """Preallocated rows of one batch, and the count of what was written into them.
 
@@ -76,8 +110,7 @@ class RowBuffers:
         with section("taps"):
             slot = self.layers.index(layer)
             buffer = self.buffers[site]
-            if x.ndim != 3:
-                x = x.reshape(buffer.shape[1], -1, x.shape[-1])
+            x = as_sequences(x, buffer.shape[1], f"{site} of layer {layer}")
             for p, column in enumerate(self.columns):
                 gather_rows(x, column, buffer[p], slot)
         self.fired[(site, layer)] += 1

@@ -19,6 +19,8 @@ from torch import Tensor
 
 from ..errors import RequestError
 from ..hooks.architectures import Architecture, describe
+from ..hooks.evaluation import evaluating
+from ..hooks.taps import foreign_hook
 from .generation import end_ids
 from .shared_prefix import CopiedCaches, Origin, Rows, WholeTexts, crosses, decoding_for, read_trunk, step
 
@@ -145,11 +147,24 @@ def _continue(
     progress: Callable[[int], None] | None = None,
 ) -> list[Continuation]:
     """Continue every origin until it stops or reaches the budget."""
-    model, tokenizer = ex.model, ex.tokenizer
+    with evaluating(ex.model):
+        return _sampled(ex.model, ex.tokenizer, trunks, origins, draws, temperature, budget, progress)
+
+
+def _sampled(
+    model: Any,
+    tokenizer: Any,
+    trunks: Sequence[Sequence[int]],
+    origins: Sequence[Origin],
+    draws: np.ndarray,
+    temperature: float,
+    budget: int,
+    progress: Callable[[int], None] | None,
+) -> list[Continuation]:
     arch, ends = describe(model), end_ids(model, tokenizer)
     device = model.get_input_embeddings().weight.device
     rows: Rows | CopiedCaches | WholeTexts
-    if crosses(model, trunks, origins, budget):
+    if crosses(model, trunks, origins, budget) or foreign_hook(arch.backbone):  # which would see parts of texts
         rows = whole = WholeTexts(arch, trunks, origins, device)
         states = torch.stack(whole.first)
     elif decoding_for(model).name == "shared":

@@ -15,6 +15,7 @@ import torch
 from ..errors import CaptureError
 from ..hooks import CapturedBatch, passes
 from ..hooks.decoding import cache_of, step_inputs
+from ..hooks.evaluation import evaluating
 from ..hooks.rotary import length_rule, switches
 
 
@@ -72,6 +73,11 @@ def continue_greedily(model: Any, tokenizer: Any, captured: CapturedBatch, max_n
     """
     if captured.cache is None:
         raise CaptureError("generation needs the cache of its prefill; capture with keep_cache=True")
+    with evaluating(model):
+        return _continue(model, tokenizer, captured, max_new_tokens)
+
+
+def _continue(model: Any, tokenizer: Any, captured: CapturedBatch, max_new_tokens: int) -> list[Output]:
     stop = torch.as_tensor(sorted(end_ids(model, tokenizer)), device=captured.next_token.device)
     cache, batch = captured.cache, captured.batch
     rows = torch.arange(len(batch.rows), device=stop.device)

@@ -24,7 +24,9 @@ from torch import Tensor
 from ..errors import RequestError
 from ..hooks.architectures import Architecture, describe
 from ..hooks.decoding import cache_name, cache_of
+from ..hooks.evaluation import evaluating
 from ..hooks.rotary import length_rule
+from ..hooks.taps import foreign_hook
 
 TRUNK = -1
 _MASKED_ATTENTION = ("eager", "sdpa")
@@ -297,7 +299,7 @@ def run(
     Parameters
     ----------
     model : PreTrainedModel
-        A causal language model; it is put in no other mode, so pass it in evaluation mode.
+        A causal language model; it runs in evaluation mode and is left as found.
     segments : sequence of Segment
     rows : sequence of Row
     residual : bool
@@ -311,8 +313,11 @@ def run(
     if method != "auto" and method not in _RUNNERS:
         raise RequestError(f"unknown method {method!r}; choose auto, {', '.join(_RUNNERS)}")
     arch = describe(model)
-    name = method_for(model).name if method == "auto" else method
-    return _RUNNERS[name](arch, model, segments, rows, residual)
+    name = method
+    if method == "auto":  # a hook of someone else's is right on whole texts only
+        name = "separate" if foreign_hook(arch.backbone) else method_for(model).name
+    with evaluating(model):
+        return _RUNNERS[name](arch, model, segments, rows, residual)
 
 
 def method_for(model: Any) -> Method:
@@ -320,7 +325,8 @@ def method_for(model: Any) -> Method:
     implementation = model.config._attn_implementation
     known = _METHODS.setdefault(model, {})
     if implementation not in known:
-        known[implementation] = _choose(model, describe(model))
+        with evaluating(model):
+            known[implementation] = _choose(model, describe(model))
     return known[implementation]
 
 

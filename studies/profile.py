@@ -12,7 +12,8 @@ import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ import torch
 from .. import store
 from ..errors import RequestError
 from ..hooks import Extractor, States
-from ..hooks.boundary import assemble, group
+from ..hooks.boundary import Batch, assemble, group
 from ..hooks.evaluation import evaluating
 from ..hooks.rendering import Rendered
 from ..hooks.sections import recording, section
@@ -287,22 +288,31 @@ def _measure(
     )
 
 
-class _tokens_run:
-    """Count the tokens that reach the model's embedding."""
+@contextmanager
+def _tokens_run(extractor: Extractor) -> Iterator[list[int]]:
+    """Count the tokens of the passes that are run; not with a hook, which would keep them from being compiled or shared."""
+    count, depth = [0], [0]
 
-    def __init__(self, extractor: Extractor) -> None:
-        self._module = extractor.model.get_input_embeddings()
-        self.count = [0]
+    def counting(rows: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(batch: Batch, *args: Any, **options: Any) -> Any:
+            if not depth[0]:  # a compiled backend may hand a pass on to the plain one
+                count[0] += batch.input_ids.numel()
+            depth[0] += 1
+            try:
+                return rows(batch, *args, **options)
+            finally:
+                depth[0] -= 1
 
-    def __enter__(self) -> list[int]:
-        def hook(_module: Any, args: tuple[Any, ...]) -> None:
-            self.count[0] += args[0].numel()
+        return counted
 
-        self._handle = self._module.register_forward_pre_hook(hook)
-        return self.count
-
-    def __exit__(self, *exc: object) -> None:
-        self._handle.remove()
+    backends = {id(b): b for b in (extractor.backend, extractor.shared_prefixes.backend)}.values()
+    for backend in backends:
+        backend.rows = counting(backend.rows)  # type: ignore[method-assign]
+    try:
+        yield count
+    finally:
+        for backend in backends:
+            del backend.rows
 
 
 def _store(path: Path, pieces: list[States]) -> None:

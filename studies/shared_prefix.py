@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from ..hooks.architectures import Architecture, describe
 from ..hooks.attention import attention_modules
+from ..hooks.evaluation import evaluating
 from ..hooks.rotary import length_rule
 from .prefix_tree import (
     Method,
@@ -340,7 +341,8 @@ _METHODS: weakref.WeakKeyDictionary[Any, Method] = weakref.WeakKeyDictionary()
 def decoding_for(model: Any) -> Method:
     """Whether a model's continuations can share their prefix ("shared") or need copies of its cache ("copies"), and why."""
     if model not in _METHODS:
-        _METHODS[model] = _choose(model, describe(model))
+        with evaluating(model):
+            _METHODS[model] = _choose(model, describe(model))
     return _METHODS[model]
 
 

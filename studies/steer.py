@@ -14,6 +14,7 @@ import math
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -256,8 +257,13 @@ def _learn(config: SteerConfig, run: store.Run, chosen: store.Run) -> tuple[Stee
         )
     else:
         vector = SteeringVector.load(config.vector)
-        if config.layer is not None and config.layer % _depth(chosen) != vector.layer:
-            raise RequestError(f"the saved vector is for layer {vector.layer}, but layer {config.layer} was asked for")
+        if config.layer is not None:
+            captured = chosen.sites.get(vector.site, ())
+            asked = captured[config.layer] if -len(captured) <= config.layer < 0 else config.layer
+            if asked != vector.layer:
+                raise RequestError(
+                    f"the saved vector is for layer {vector.layer}, but layer {config.layer} was asked for"
+                )
         _same_model(vector.provenance, run.manifest["capture"], "the saved vector was made with")
         seen |= set(vector.train_items) | set(vector.validation_items)
     data = TrainingStates.read(
@@ -300,10 +306,6 @@ def _sample(items: list[tuple[str, str]], n: int, seed: int) -> list[tuple[str, 
         groups.setdefault(item[0], []).append(item)
     rng = np.random.default_rng(seed)
     return [group[i] for group in groups.values() for i in sorted(rng.permutation(len(group))[:n])]
-
-
-def _depth(run: store.Run) -> int:
-    return int(run.manifest["capture"]["n_layers"])
 
 
 def _probe_layer(config: SteerConfig, run: store.Run) -> int:
@@ -498,6 +500,24 @@ def _gold_margin(logprobs: np.ndarray, labels: tuple[str, ...], gold: str) -> fl
     return float(own[place] - np.delete(own, place).max())
 
 
+def writable_folder(folder: str | os.PathLike[str]) -> Path:
+    """The folder, made where it is missing.
+
+    Raises
+    ------
+    RequestError
+        If it cannot be made or written to.
+    """
+    place = Path(folder)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        raise RequestError(f"{place} cannot be written ({error.strerror or error}); give a folder that can") from error
+    return place
+
+
 def save(report: SteerReport, folder: str | os.PathLike[str]) -> Path:
     """Write steer.md, steer.json, table.csv, outcomes.csv, vector.safetensors and, where matplotlib is, steer.png into a folder.
 
@@ -506,9 +526,8 @@ def save(report: SteerReport, folder: str | os.PathLike[str]) -> Path:
     RequestError
         If the folder cannot be written.
     """
-    place = Path(folder)
+    place = writable_folder(folder)
     try:
-        place.mkdir(parents=True, exist_ok=True)
         (place / "steer.md").write_text(report.markdown(), encoding="utf-8")
         (place / "steer.json").write_text(report.to_json(), encoding="utf-8")
         report.table.to_csv(place / "table.csv", index=False)

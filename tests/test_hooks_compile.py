@@ -138,6 +138,23 @@ def test_weights_changed_in_place_or_replaced_are_seen():
     torch.testing.assert_close(compiled.capture(PROMPTS).resid_post, plain.capture(PROMPTS).resid_post)
 
 
+def test_numbers_and_buffers_set_since_are_seen():
+    """A graph holds the numbers that it was made with, and the buffers: it would go on with the old ones, unsaid."""
+    compiled, plain = both(layers=2)
+    before = compiled.capture(PROMPTS).resid_post
+    compiled.model.model.layers[0].self_attn.scaling *= 3
+    changed = compiled.capture(PROMPTS)
+    assert "not_compiled" not in changed.manifest["passes"] and not torch.allclose(
+        changed.resid_post, before, rtol=1e-2
+    )
+    torch.testing.assert_close(changed.resid_post, plain.capture(PROMPTS).resid_post, rtol=1e-4, atol=1e-5)
+    rotary = compiled.model.model.rotary_emb
+    rotary.register_buffer("inv_freq", rotary.inv_freq * 2, persistent=False)
+    torch.testing.assert_close(
+        compiled.capture(PROMPTS).resid_post, plain.capture(PROMPTS).resid_post, rtol=1e-4, atol=1e-5
+    )
+
+
 def test_attention_rows_and_caches_take_the_plain_backbone(pair):
     compiled, plain = pair
     got, expected = (own.capture(PROMPTS, attention="rows") for own in (compiled, plain))

@@ -14,9 +14,14 @@ from precollapse.hooks import Extractor
 from precollapse.hooks.backends.hf import HuggingFaceBackend
 from precollapse.hooks.backends.protocol import Request
 from precollapse.hooks.boundary import assemble
+from precollapse.hooks.models import refuse_unsupported
 from precollapse.hooks.rendering import Renderer
-from precollapse.hooks.small_models import small_model, small_tokenizer
+from precollapse.hooks.small_models import VOCABULARY, small_model, small_tokenizer
+from precollapse.hooks.taps import as_sequences
 from precollapse.hooks.unembedding import is_plain, row_statistics
+from precollapse.studies.chains import generate_chains
+from precollapse.studies.forced import forced_answers
+from precollapse.studies.generation import continue_greedily
 
 TEXTS = ["Is it?", "The quick brown fox", "No"]
 WITH_BOS = "{{ bos_token }}{% for m in messages %}[{{ m['content'] }}]{% endfor %}"
@@ -464,3 +469,126 @@ def test_not_a_number_in_a_padded_batch_is_refused_at_load() -> None:
     model.model.layers[0].mlp.register_forward_hook(spoil)
     with pytest.raises(CaptureError, match="padded batch differs.*by nan"):
         Extractor(model, small_tokenizer())
+
+
+class TestFoundByStructure:
+    """Families that no table knows: what is taken for a block must give the model's own hidden states."""
+
+    @staticmethod
+    def made(kind: str, **settings: Any) -> Any:
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        try:
+            config = AutoConfig.for_model(
+                kind, vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=3, num_attention_heads=4,
+                max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2, **settings,
+            )  # fmt: skip
+        except (KeyError, ValueError):
+            pytest.skip(f"this transformers has no {kind}")
+        torch.manual_seed(0)
+        return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+
+    def test_a_list_of_attentions_is_no_list_of_blocks(self) -> None:
+        model = self.made("xlm", emb_dim=32, n_layers=3, n_heads=4, n_words=VOCABULARY)
+        with pytest.raises(CaptureError, match="found by structure differs from the model's own hidden states"):
+            Extractor(model, small_tokenizer())
+
+    def test_several_streams_per_token_are_refused(self) -> None:
+        """Flattened, the row at the boundary's number would be that of a token four times as early."""
+        x = torch.zeros(2, 5, 4, 32)
+        for given in (x, torch.zeros(3, 5, 32), torch.zeros(5, 32), torch.zeros(32)):
+            with pytest.raises(CaptureError, match=r"has shape .* for a batch of 2, not \[batch, tokens, width\]"):
+                as_sequences(given, 2, "resid_post of layer 0")
+        assert as_sequences(torch.zeros(10, 32), 2, "mlp_out").shape == (2, 5, 32)
+
+    def test_a_family_that_is_read_rightly_passes(self) -> None:
+        ex = Extractor(self.made("biogpt", intermediate_size=64), small_tokenizer())
+        assert ex.backend.architecture.source == "structure"
+        with torch.no_grad():
+            ids = torch.tensor([ex.render("Is it?")[0].token_ids])
+            own = ex.model(ids, output_hidden_states=True).hidden_states
+        found = ex.capture("Is it?").resid_post[0]
+        assert all(relative(found[layer], own[layer + 1][0, -1]) < 1e-5 for layer in range(2))
+
+    def test_no_language_model_is_refused_in_a_sentence(self) -> None:
+        with pytest.raises(CaptureError, match="failed the check at load"):
+            Extractor(self.made("electra", intermediate_size=64, embedding_size=16, is_decoder=True), small_tokenizer())
+
+
+class TestTrainingMode:
+    """A model in training mode drops parts at random: what it writes and what it is asked must not depend on that."""
+
+    @pytest.fixture
+    def ex(self) -> Any:
+        model = small_model("gpt2")
+        for module in model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.5
+        return Extractor(model.train(), small_tokenizer())
+
+    def test_generation(self, ex: Any) -> None:
+        def written() -> list[Any]:
+            found = []
+            for captured in ex.stream(ex.render(TEXTS), keep_cache=True):
+                found += [o.token_ids for o in continue_greedily(ex.model, ex.tokenizer, captured, 8)]
+            return found
+
+        first = written()
+        assert written() == first and ex.model.training
+        ex.model.eval()
+        assert written() == first
+
+    def test_chains_and_forced_answers(self, ex: Any) -> None:
+        prompts, chain = [list(ex.render(TEXTS[1])[0].token_ids)], "One. Two. Three."
+
+        def found() -> Any:
+            forced = forced_answers(ex, [TEXTS[1]], [chain], options=("A", "B"))[0].option_logprobs
+            return forced.tolist(), generate_chains(ex, prompts, ["x"], 0.7, 8)[0].tokens
+
+        first = found()
+        assert found() == first and ex.model.training
+        ex.model.eval()
+        assert found() == first
+
+
+class TestWhatIsNotRead:
+    def test_inputs_that_would_be_ignored_are_refused(self) -> None:
+        ex = Extractor(small_model("gpt2"), small_tokenizer(), check=False)
+        ids = torch.tensor([[5, 6, 7]])
+        with pytest.raises(RequestError, match="position_ids, which is not read"):
+            ex.capture({"input_ids": ids, "attention_mask": torch.ones_like(ids), "position_ids": ids})
+
+    def test_weights_that_are_not_loaded(self) -> None:
+        model = small_model("llama")
+        with pytest.raises(RequestError, match="not loaded .they lie on the meta device"):
+            Extractor(model.to("meta"), small_tokenizer())
+
+    @pytest.mark.parametrize("budget", ["512", 51.5, True, 0])
+    def test_a_budget_that_is_no_number(self, budget: Any) -> None:
+        with pytest.raises(RequestError, match="batch_tokens must be a whole number"):
+            Extractor(small_model("llama"), small_tokenizer(), check=False, batch_tokens=budget)
+
+    def test_a_name_that_is_none(self) -> None:
+        with pytest.raises(RequestError, match="named by a Hub id or a path, found 3"):
+            Extractor.from_pretrained(3)  # type: ignore[arg-type]
+
+    def test_a_vision_model_names_the_class_of_its_text_part(self) -> None:
+        from transformers import Gemma3Config
+
+        with pytest.raises(RequestError, match="load its language model alone .Gemma3ForCausalLM."):
+            refuse_unsupported(Gemma3Config(), "Gemma3ForConditionalGeneration")
+
+
+def test_spans_side_by_side_share_no_token(embedded: Any) -> None:
+    """Tokens begin with the blank before their word: that blank alone put a word into the span before it too."""
+    text = "Reply with one letter. Question: is it so? Answer:"
+    cut = text.index("Question")
+    spans = [{"instruction": (0, cut), "question": (cut, len(text))}]
+    rendered = embedded.render(text)[0]
+    columns = [embedded.renderer.columns(rendered, *ends) for ends in spans[0].values()]
+    assert sorted(columns[0] + columns[1]) == list(range(len(rendered.token_ids)))
+    assert embedded.tokenizer.decode(rendered.token_ids[columns[1][0]]).strip() == "Question"
+    summary = embedded.capture(text, (), attention="summary", spans=spans).attention_summary
+    total = sum(summary[name] for name in ("instruction", "question", "rest"))
+    torch.testing.assert_close(torch.as_tensor(total), torch.ones_like(torch.as_tensor(total)), rtol=1e-5, atol=1e-5)
+    assert embedded.renderer.columns(rendered, cut - 1, cut) == columns[1][:1], "a span of one blank has its token"

@@ -162,10 +162,30 @@ def test_the_prefix_is_computed_once():
     own = extractor()
     own.capture(PROMPTS)  # the probe runs here
     seen = []
-    handle = own.model.get_input_embeddings().register_forward_hook(lambda _m, args, _o: seen.append(args[0].numel()))
+    embedding = own.model.get_input_embeddings()
+    plain = embedding.forward
+    embedding.forward = lambda ids: (seen.append(ids.numel()), plain(ids))[1]  # a hook would keep prompts from sharing
     own.capture([HEAD + f"{i}" for i in range(9)])
-    handle.remove()
+    del embedding.forward
     assert sum(seen) == len(HEAD) + 9
+
+
+def test_a_hook_of_someone_elses_sees_whole_prompts():
+    """Set after the first capture, it would see the prefix once and each suffix as a text of its own."""
+    own, whole = extractor(), extractor(share_prefix="never")
+    prompts = [HEAD + f"{i}" for i in range(9)]
+    assert own.capture(prompts).manifest["passes"]["shared_prefixes"]
+
+    def shifts_the_last_but_one(_module, _args, output):
+        hidden = output[0] if isinstance(output, tuple) else output
+        hidden[:, -2] += 3.0
+
+    for ex in (own, whole):
+        block = ex.backend.architecture.blocks[0]
+        block.register_forward_hook(shifts_the_last_but_one)
+    a, b = own.capture(prompts), whole.capture(prompts)
+    assert "0 has a hook of someone else's" in a.manifest["passes"]["not_shared"]
+    assert torch.equal(a.resid_post, b.resid_post)
 
 
 def test_same_prompts_and_prompts_that_begin_another():

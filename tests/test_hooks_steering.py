@@ -381,6 +381,50 @@ def test_passes_that_cannot_be_told_apart_are_refused(llama: Extractor) -> None:
         llama.model(input_ids=ids)
 
 
+def test_a_second_turn_is_another_prompt(llama: Extractor) -> None:
+    """What begins with the first prompt is a repetition only where no cache tells them apart."""
+    ids = torch.tensor([llama.render(PROMPTS[0])[0].token_ids])
+    options = {"max_new_tokens": 3, "min_new_tokens": 3, "do_sample": False}
+    steering = Steering("resid_post", 1, vector(10), 2.0, (position for position in (-1,)))
+    with steering.on(llama):
+        answered = llama.model.generate(ids, **options)
+        both = llama.model.generate(answered, **options)
+    with Steering("resid_post", 1, vector(10), 2.0, (-1,)).on(llama):
+        assert torch.equal(llama.model.generate(answered, **options), both)
+
+
+@pytest.mark.parametrize("positions", ["boundary", "response", (0, -1)])
+def test_candidate_tokens_that_run_with_the_prompt_are_refused(llama: Extractor, positions: Any) -> None:
+    """Prompt-lookup decoding: the last candidate would be taken for the boundary."""
+    ids = torch.tensor([[40, 41, 42, 43, 44, 45, 40, 41]])
+    with (
+        pytest.raises(CaptureError, match="without candidate tokens"),
+        Steering("resid_post", 1, vector(10), 2.0, positions).on(llama),
+    ):
+        llama.model.generate(ids, max_new_tokens=6, min_new_tokens=6, do_sample=False, prompt_lookup_num_tokens=2)
+
+
+@pytest.mark.parametrize("asked_before", [False, True])
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_the_models_own_hidden_states_show_the_change(family: str, asked_before: bool) -> None:
+    """transformers leaves readers on the blocks: those that were there first would read what was not yet steered."""
+    ex, ids = extractor(family), torch.tensor([[5, 6, 7, 8]])
+    with torch.no_grad():
+        if asked_before:
+            ex.model(input_ids=ids, output_hidden_states=True)
+        plain = ex.model(input_ids=ids, output_hidden_states=True).hidden_states if asked_before else None
+        with Steering("resid_post", 1, vector(3), 2.0).on(ex):
+            shown = ex.model(input_ids=ids, output_hidden_states=True).hidden_states
+            own = ex.capture(ids).resid_post
+        with Steering("final_norm", None, vector(3), 2.0).on(ex):
+            last = ex.model.base_model(input_ids=ids, output_hidden_states=True)
+        plain = plain or ex.model(input_ids=ids, output_hidden_states=True).hidden_states
+    torch.testing.assert_close(shown[2], plain[2] + 2 * vector(3))
+    torch.testing.assert_close(shown[2][0, -1], own[0, 1])
+    torch.testing.assert_close(last.hidden_states[-1], plain[-1] + 2 * vector(3))
+    torch.testing.assert_close(last.last_hidden_state, last.hidden_states[-1])
+
+
 def test_a_compiled_extractor_is_steered(llama: Extractor) -> None:
     """A compiled graph knows no hooks that came later; the plain backbone must run instead."""
     found = []
@@ -500,6 +544,7 @@ BAD: list[tuple[str, Callable[[Extractor], Any], str]] = [
     ("mode", lambda ex: Steering("resid_post", 0, vector(1), mode="plus"), "mode 'plus' is unknown"),
     ("positions", lambda ex: Steering("resid_post", 0, vector(1), 1.0, "last"), "positions 'last' are unknown"),
     ("twice", lambda ex: Steering("resid_post", 0, vector(1), 1.0, (1, 1)), "different whole numbers"),
+    ("complex", lambda ex: Steering("resid_post", 0, torch.ones(32) * 1j), "no array of numbers .complex values"),
     ("kind", lambda ex: Steering("resid_post", 0, vector(1), 1.0, 3), "token numbers, found 3"),  # type: ignore[arg-type]
     ("no layer", lambda ex: Steering("resid_post", None, vector(1)), "needs one block number"),
     ("layers", lambda ex: Steering("resid_post", [0, 1], vector(1)), "needs one block number"),  # type: ignore[arg-type]

@@ -37,6 +37,30 @@ def test_parts_add_up_and_counts_are_those_of_the_prompts(extractor):
     assert json.loads(json.dumps(got.as_dict()))["prompts"] == 5
 
 
+def test_what_is_counted_is_what_is_measured():
+    """Counting with a hook kept the passes it counted from being compiled, or from sharing a prefix."""
+    model = small_model("llama")
+    model.config.max_position_embeddings = 4096
+    for settings in ({"compile": "eager"}, {"share_prefix": "always"}):
+        ex = Extractor(model, small_tokenizer(), check=False, **settings)
+        seen = []
+        for name, backend in (("outer", ex.backend), ("shared", ex.shared_prefixes.backend)):
+            rows = backend.rows
+
+            def noting(batch, *args, rows=rows, name=name, seen=seen, **options):
+                got = rows(batch, *args, **options)
+                seen.append((name, dict(got.notes)))
+                return got
+
+            backend.rows = noting
+        got = profile_capture(ex, n=4, rounds=1)
+        assert got.computed_tokens > 0
+        if "compile" in settings:
+            assert not any("not_compiled" in notes for name, notes in seen if name == "outer")
+        else:
+            assert got.shared_prefixes and got.computed_tokens < got.tokens
+
+
 def test_attention_costs_nothing_when_not_asked(extractor):
     assert profile_capture(extractor, n=2, rounds=1).shares["attention rows"] == 0
 

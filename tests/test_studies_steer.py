@@ -174,6 +174,7 @@ def test_targets() -> None:
         ({"target": "option_choice"}, "holds names .*say which is positive"),
         ({"target": "option_choice", "positive": "Z"}, "no state has option_choice = 'Z'; its values are A, B, C"),
         ({"target": "option_choice", "negative": "A"}, "two different classes"),
+        ({"target": "correct", "positive": "perhaps"}, "no state has correct = 'perhaps'; its values are"),
         ({"site": "z"}, "no layers of site 'z'; it has resid_post"),
         ({"target": "benchmark", "positive": "b"}, "one class of benchmark = b against all else only"),
         ({"split": SimpleNamespace(part={"i0": 0})}, "item 'i1' of b is not in the split"),
@@ -189,6 +190,50 @@ def test_no_outcomes_at_all() -> None:
     run.states["correct"] = pd.array([pd.NA] * len(run.states), dtype="boolean")
     with pytest.raises(RequestError, match="no state has a value of 'correct'"):
         steering_vector(run, 0)
+
+
+def test_classes_may_be_named_as_on_a_command_line() -> None:
+    run = fake_run()
+    for positive, negative in (("True", None), ("True", "False")):
+        named = steering_vector(run, 0, positive=positive, negative=negative)
+        assert torch.equal(named.vector, steering_vector(run, 0).vector)
+    assert torch.equal(steering_vector(run, 0, positive="False").vector, -steering_vector(run, 0).vector)
+
+
+def test_a_vector_with_numpy_numbers_in_its_provenance_is_saved(tmp_path: Path) -> None:
+    made = replace(steering_vector(fake_run(), 0), provenance={"seed": np.int64(3), "norms": np.arange(2.0)})
+    made.save(tmp_path / "v.safetensors")
+    assert SteeringVector.load(tmp_path / "v.safetensors").provenance == {"seed": 3, "norms": [0.0, 1.0]}
+    with pytest.raises(RequestError, match="cannot be written as JSON"):
+        replace(made, provenance={"x": object()}).save(tmp_path / "w.safetensors")
+    with pytest.raises(RequestError, match="cannot be written"):
+        made.save(tmp_path / "nowhere" / "v.safetensors")
+    assert [p.name for p in tmp_path.iterdir()] == ["v.safetensors"]
+
+
+def test_a_saved_vectors_layer_counts_back_from_the_last_captured_one(
+    study: tuple[store.Run, Extractor], tiny_folder: Path, tmp_path: Path
+) -> None:
+    """With layers 0 and 2 captured, -1 is layer 2 and -2 is layer 0, as where the vector is made."""
+    config = StudyConfig(
+        tmp_path / "run.zarr", str(tiny_folder), ("builtin_choice",), n=12, regimes=("baseline",), layers="0,2",
+        generate=False, template="raw",
+    )  # fmt: skip
+    run = run_study(config, progress=False, extractor=study[1])
+    steering_vector(run, 2, "entropy_bits").save(tmp_path / "v.safetensors")
+    asked = {
+        "vector": tmp_path / "v.safetensors",
+        "target": "entropy_bits",
+        "scales": (2,),
+        "controls": 0,
+        "generate": False,
+    }
+    for layer in (-1, 2, None):
+        made = run_steer(SteerConfig(run.path, layer, resamples=20, **asked), progress=False, extractor=study[1])
+        assert made.vector.layer == 2
+    for layer in (-2, 0):
+        with pytest.raises(RequestError, match=f"vector is for layer 2, but layer {layer} was asked for"):
+            run_steer(SteerConfig(run.path, layer, **asked), progress=False, extractor=study[1])
 
 
 def test_file_of_a_vector(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ...errors import CaptureError
+from ...errors import CaptureError, RequestError
 from ..architectures import Architecture, describe
 from ..attention import attention_rows, supports_attention
 from ..boundary import Batch
@@ -38,6 +38,11 @@ class HuggingFaceBackend:
         refuse_unsupported(model.config, type(model).__name__)
         self.model = model
         self.architecture: Architecture = describe(model)
+        embedding = getattr(model.get_input_embeddings(), "weight", None)
+        if getattr(embedding, "is_meta", False) and not hasattr(model, "hf_device_map"):  # else accelerate loads them
+            raise RequestError(
+                f"the weights of this {type(model).__name__} are not loaded (they lie on the meta device); load them"
+            )
         parameters = inspect.signature(self.architecture.backbone.forward).parameters
         self._takes_positions = "position_ids" in parameters
         self._cache_name = cache_name(parameters)
