@@ -191,8 +191,12 @@ void refine(const VocabJob &job, const void *hidden, RowState *state, std::vecto
     const double shift = state->m - top;
     r = std::max(r, 0.0);
     t = std::min(t, 0.0);
-    t = exp(shift) * (t + shift * r);
-    r *= exp(shift);
+    if (r > 0.0) {  // of a huge scale exp(shift) may be infinite, and nothing times that is no number
+        t = exp(shift) * (t + shift * r);
+        r *= exp(shift);
+    } else {
+        t = 0.0;
+    }
     for (size_t i = 0; i < exact.size(); i++) {
         (*best)[i] = Candidate{(float)exact[i].value, exact[i].column};
         if (i == 0) continue;

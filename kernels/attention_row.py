@@ -75,6 +75,8 @@ def attention_row(
         raise TypeError(f"{name}: query is {query.dtype} but key {key.dtype}; cast one to the other.")
     if key.shape[1] < 1 or heads % key.shape[1]:
         raise ValueError(f"{name}: {heads} query heads are not a multiple of {key.shape[1]} key heads.")
+    if width < 1:
+        raise ValueError(f"{name}: query has heads of width 0, expected at least 1.")
     if queries < 1 or key.shape[2] < queries:
         raise ValueError(
             f"{name}: key holds {key.shape[2]} positions; expected at least the {queries} of query, and 1."
@@ -94,8 +96,11 @@ def attention_row(
     checks.softcap(name, softcap)
     if scale is not None:
         checks.finite(name, "scale", scale)
-    if window is not None and window < 1:
-        raise ValueError(f"{name}: window must be at least 1, found {window}.")
+    if window is not None:
+        checks.whole(name, "window", window)
+        if window < 1:
+            raise ValueError(f"{name}: window must be at least 1, found {window}.")
+    checks.text(name, "backend", backend)
     factor = 1.0 / math.sqrt(width) if scale is None else scale
     return torch.ops.precollapse.attention_row(query, key, index, mask, factor, softcap, window, sinks, backend)
 
@@ -124,12 +129,12 @@ def _torch_form(
     sinks: Tensor | None,
     compute: torch.dtype,
 ) -> Tensor:
-    batch, heads, queries, _ = query.shape
+    batch, heads, queries, width = query.shape
     groups, keys = key.shape[1], key.shape[2]
     rows = torch.arange(batch, device=query.device)
     if index is None:
         index = torch.full((batch,), queries - 1, dtype=torch.int64, device=query.device)
-    q = query[rows, :, index].to(compute).view(batch, groups, heads // groups, -1)
+    q = query[rows, :, index].to(compute).view(batch, groups, heads // groups, width)
     scores = (q @ key.to(compute).transpose(2, 3)).reshape(batch, heads, keys) * scale
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)

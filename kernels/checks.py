@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numbers import Real
+
 import torch
 from torch import Tensor
 
@@ -24,6 +26,8 @@ def tensor(
             f"{operator}: {name} must have {' or '.join(map(str, wanted))} dimensions, found shape "
             f"{tuple(value.shape)}."
         )
+    if value.layout != torch.strided:
+        raise TypeError(f"{operator}: {name} must be a dense tensor, found {str(value.layout).removeprefix('torch.')}.")
     if value.dtype not in dtypes:
         raise TypeError(f"{operator}: {name} must be one of {_names(dtypes)}, found {_names((value.dtype,))}.")
 
@@ -43,12 +47,35 @@ def same_device(operator: str, name: str, value: Tensor, like: str, other: Tenso
 
 
 def softcap(operator: str, value: float | None) -> None:
-    """Raise unless the soft cap is absent or a positive finite number."""
-    if value is not None and not (0.0 < value < float("inf")):
-        raise ValueError(f"{operator}: softcap must be a positive finite number or None, found {value}.")
+    """Raise unless the soft cap is absent or a positive number that float32 has in full."""
+    if value is None:
+        return
+    _number(operator, "softcap", value)
+    if not (1.2e-38 < value < 3.4e38):
+        raise ValueError(
+            f"{operator}: softcap must be None or a positive finite number that float32 can hold, found {value}."
+        )
+
+
+def whole(operator: str, name: str, value: object) -> None:
+    """Raise unless the value is a whole number."""
+    if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):
+        raise TypeError(f"{operator}: {name} must be an int, found {value!r}.")
+
+
+def text(operator: str, name: str, value: object) -> None:
+    """Raise unless the value is a string."""
+    if not isinstance(value, str):
+        raise TypeError(f"{operator}: {name} must be a string, found {value!r}.")
+
+
+def _number(operator: str, name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, (Real, torch.SymInt, torch.SymFloat)):
+        raise TypeError(f"{operator}: {name} must be a number, found {value!r}.")
 
 
 def finite(operator: str, name: str, value: float) -> None:
     """Raise unless the number is finite."""
+    _number(operator, name, value)
     if not (-float("inf") < value < float("inf")):
         raise ValueError(f"{operator}: {name} must be finite, found {value}.")

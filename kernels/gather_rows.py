@@ -43,6 +43,8 @@ def gather_rows(x: Tensor, index: Tensor, out: Tensor, layer: int, *, backend: s
     checks.size(name, "out", out, 2, x.shape[2], "width of x")
     checks.same_device(name, "index", index, "x", x)
     checks.same_device(name, "out", out, "x", x)
+    checks.whole(name, "layer", layer)
+    checks.text(name, "backend", backend)
     if not 0 <= layer < out.shape[1]:
         raise ValueError(f"{name}: layer must lie in [0, {out.shape[1]}), the buffer's layers, found {layer}.")
     if out.requires_grad:
@@ -67,7 +69,8 @@ def _gather_rows(x: Tensor, index: Tensor, out: Tensor, layer: int, backend: str
         if positions and not (min(positions) >= 0 and max(positions) < x.shape[1]):
             found = next(p for p in positions if not 0 <= p < x.shape[1])
             raise ValueError(f"gather_rows: index holds {found}; positions run from 0 to {x.shape[1] - 1}.")
-    out[:, layer].copy_(x[torch.arange(x.shape[0], device=x.device), index])
+    with torch.no_grad():  # else the buffer would join the graph of x, and keep it
+        out[:, layer].copy_(x[torch.arange(x.shape[0], device=x.device), index])
 
 
 _library.impl("gather_rows", _gather_rows, "CompositeExplicitAutograd")

@@ -48,7 +48,8 @@ def logits_stats(
     checks.tensor(name, "logits", logits, 2, checks.FLOATS)
     if logits.shape[1] < 1:
         raise ValueError(f"{name}: logits must have at least one column, found shape {tuple(logits.shape)}.")
-    check_top_k(name, top_k, logits.shape[1])
+    top_k = check_top_k(name, top_k, logits.shape[1])
+    checks.text(name, "backend", backend)
     ids = option_tensor(name, option_ids, logits.shape[0], logits.device)
     return finish(name, torch.ops.precollapse.logits_stats(logits, ids, top_k, backend))
 
@@ -96,7 +97,7 @@ def _logits_stats(
 
             rows = logits if logits.stride(1) == 1 else logits.contiguous()
             return (*settle(*triton_vocab.logits_stats(rows, top_k)), options)
-        compute = torch.float64 if form == "reference" else torch.float32
+        compute = torch.float64 if form in ("reference", "cpu") else torch.float32
         return (*_torch_form(logits, top_k, compute), options)
 
 

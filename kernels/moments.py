@@ -45,8 +45,10 @@ class Moments:
     """
 
     def __init__(self, n_layers: int, d: int, device: torch.device | str = "cpu") -> None:
-        if n_layers < 1 or d < 1:
-            raise ValueError(f"Moments: n_layers and d must be at least 1, found {n_layers} and {d}.")
+        if not all(isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in (n_layers, d)):
+            raise ValueError(
+                f"Moments: n_layers and d must be whole numbers of at least 1, found {n_layers!r} and {d!r}."
+            )
         self.n_layers, self.d = n_layers, d
         self.device = torch.empty(0, dtype=torch.float64, device=device).device  # with its number
         self._pending: list[Tensor] = []
@@ -75,7 +77,8 @@ class Moments:
             )
 
     def _zeros(self, *shape: int) -> Tensor:
-        return torch.zeros(*shape, dtype=torch.float64, device=self.device)
+        with _lasting():
+            return torch.zeros(*shape, dtype=torch.float64, device=self.device)
 
     @property
     def count(self) -> int:
@@ -115,7 +118,10 @@ class Moments:
             raise ValueError(f"Moments.update: x is on {x.device} but the accumulators on {self.device}; move x.")
         if len(x) == 0:
             return self
-        x = x.detach()
+        with _lasting():
+            return self._taken(x.detach())
+
+    def _taken(self, x: Tensor) -> Moments:
         limit = max(self.d, 256) if self._m2 is None else 256
         if self._held + len(x) < limit:
             self._pending.append(x.clone())
@@ -135,7 +141,7 @@ class Moments:
         if not self._pending:
             return
         self._allocate()
-        with self._changing(), precision.no_autocast(self.device):
+        with self._changing(), _lasting(), precision.no_autocast(self.device):
             pending, self._pending = self._pending, []
             self._fold_rows(pending)
 
@@ -209,9 +215,11 @@ class Moments:
 
         Raises
         ------
-        ValueError
-            When L or d differ.
+        TypeError, ValueError
+            When it is no Moments, or L or d differ.
         """
+        if not isinstance(other, Moments):
+            raise TypeError(f"Moments.merge: other must be a Moments, found {type(other).__name__}.")
         if (other.n_layers, other.d) != (self.n_layers, self.d):
             raise ValueError(
                 f"Moments.merge: other has L, d = {other.n_layers}, {other.d}; expected {self.n_layers}, {self.d}."
@@ -220,13 +228,16 @@ class Moments:
         other._check_whole()
         if other is self and self._folded:
             self._fold()
-        pending = [rows.to(self.device) for rows in other._pending]  # fails, if it must, before anything has changed
-        if other._folded:
-            self._fold()
-            with self._changing():
-                self._merge_folded(other)
-        for rows in pending:
-            self.update(rows)
+        with _lasting():
+            pending = [
+                rows.to(self.device) for rows in other._pending
+            ]  # fails, if it must, before anything has changed
+            if other._folded:
+                self._fold()
+                with self._changing():
+                    self._merge_folded(other)
+            for rows in pending:
+                self.update(rows)
         return self
 
     def _merge_folded(self, other: Moments) -> None:
@@ -295,8 +306,8 @@ class Moments:
 
     def covariance(self, layer: int) -> Tensor:
         """Unbiased covariance (divisor n - 1) of one layer, [d, d] float64; NaN for fewer than two states."""
-        if not -self.n_layers <= layer < self.n_layers:
-            raise ValueError(f"Moments.covariance: layer must lie in [0, {self.n_layers}), found {layer}.")
+        if not isinstance(layer, int) or not -self.n_layers <= layer < self.n_layers:
+            raise ValueError(f"Moments.covariance: layer must lie in [0, {self.n_layers}), found {layer!r}.")
         if self.count < 2:
             return self._zeros(self.d, self.d) + math.nan
         if not self._folded:
@@ -319,8 +330,8 @@ class Moments:
         unbiased : bool
             Divide unbiased estimates of (tr C)^2 and tr(C^2) instead of the sample covariance's own, which is far too
             small when d is not small beside n. They hold for any distribution with fourth moments (Himeno and Yamada,
-            Journal of Multivariate Analysis 130, 2014) and need n >= 4; NaN otherwise, or where the estimate of
-            tr(C^2) is not positive.
+            Journal of Multivariate Analysis 130, 2014) and need n >= 4; NaN otherwise, or where an estimate is not
+            positive or lies within its rounding, as when all states but one agree.
         """
         trace, frobenius, fourth = self._summary()
         if not unbiased:
@@ -328,15 +339,19 @@ class Moments:
         n = self.count
         if n < 4:
             return trace + math.nan
+        # Below its own rounding the estimate of tr(C^2) says nothing: products of folded rows are of float32.
+        rounding = (1e-6 if self._folded else 1e-12) * n * n * frobenius
         q = fourth / (n - 1)
         square_of_trace = 2 * frobenius + (n * n - 3 * n + 1) * trace.square() - n * q
         trace_of_square = (n - 1) * (n - 2) * frobenius + trace.square() - n * q
-        return torch.where(trace_of_square > 0, square_of_trace / trace_of_square, math.nan)
+        defined = (trace_of_square > rounding) & (square_of_trace > 0)
+        return torch.where(defined, square_of_trace / trace_of_square, math.nan)
 
     def aggregate(self, unbiased: bool = False) -> float:
-        """Participation ratio averaged over layers, each weighted by its trace."""
-        trace = self.trace()
-        return float((trace * self.participation_ratio(unbiased)).sum() / trace.sum())
+        """Participation ratio averaged over layers, each weighted by its trace; over those that have one."""
+        trace, ratio = self.trace(), self.participation_ratio(unbiased)
+        used = ratio.isfinite() & (trace > 0)
+        return float((trace[used] * ratio[used]).sum() / trace[used].sum())
 
     def _summary(self) -> tuple[Tensor, Tensor, Tensor]:
         """Per layer: tr C, |C|_F^2 and the sum of |x - mean|^4."""
@@ -439,6 +454,13 @@ class Moments:
         if unread:  # rows under a damaged name would be lost without a word
             raise ValueError(f"{', '.join(sorted(unread))} unknown")
         return moments
+
+
+@contextlib.contextmanager
+def _lasting() -> Iterator[None]:
+    """Tensors made here may be changed later, whatever mode the caller is in: those of inference mode may not."""
+    with torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 def _unreadable(data: bytes, error: Exception) -> ValueError:

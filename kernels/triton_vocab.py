@@ -47,13 +47,19 @@ def bucket(n: int) -> int:
     return next((key for key in TABLE if n <= key), max(TABLE))
 
 
-def choices(key: int, capability: int, light: bool, dtype: torch.dtype) -> list[tuple[int, int, int, int]]:
-    """The (N, K, warps, stages) that are tried for a bucket on a GPU of this major compute capability; see `is_light`."""
+def choices(
+    key: int, capability: int, light: bool, dtype: torch.dtype, crowded: bool = False
+) -> list[tuple[int, int, int, int]]:
+    """The (N, K, warps, stages) that are tried for a bucket on a GPU of this major compute capability.
+
+    `light`: see `is_light`. `crowded`: the largest logits are to be found, and d is no multiple of 256, so that the end of
+    each row has to be masked as well.
+    """
     if dtype == torch.float32:
         return [FLOAT32[key]]
     if key > 64 and light and capability == 9:
         return [LARGE_TILE, *TABLE[key][1]]
-    if key > 64 and not light and capability < 9:
+    if key > 64 and (not light or crowded) and capability < 9:
         return [SMALL_TILE]
     return TABLE[key][1]
 
@@ -293,9 +299,9 @@ def capability(device: torch.device) -> int:
 
 
 @functools.cache
-def _autotuned(key: int, capability: int, light: bool, dtype: torch.dtype) -> triton.runtime.Autotuner:
+def _autotuned(key: int, capability: int, light: bool, dtype: torch.dtype, crowded: bool) -> triton.runtime.Autotuner:
     """The tile kernel with the configurations of one bucket; the interpreter takes a single small one."""
-    tried = [(32, 32, 4, 1)] if INTERPRETING else choices(key, capability, light, dtype)
+    tried = [(32, 32, 4, 1)] if INTERPRETING else choices(key, capability, light, dtype, crowded)
     configs = [triton.Config({"N": n, "K": k}, num_warps=warps, num_stages=stages) for n, k, warps, stages in tried]
     return triton.autotune(configs, key=["columns", "d", "GROUP"])(tiles_kernel)
 
@@ -310,7 +316,9 @@ def _fused(hidden: Tensor, weight: Tensor, how: _Logits, k: int) -> _Parts:
     # Few rows: two programs on each multiprocessor keep more loads in flight. Many: one wave of large tiles.
     splits = max(1, 2 * processors // tall if key <= 64 else round(processors / tall))
     parts = _Parts(n, splits, triton.cdiv(columns, GROUP) if k else 0, hidden.device)
-    _autotuned(key, capability(hidden.device), is_light(how.flags, k > 0), hidden.dtype)[(tall, splits)](
+    even = d % 256 == 0
+    light = is_light(how.flags, k > 0)
+    _autotuned(key, capability(hidden.device), light, hidden.dtype, k > 0 and not even)[(tall, splits)](
         hidden,
         weight,
         how.bias,
@@ -328,7 +336,7 @@ def _fused(hidden: Tensor, weight: Tensor, how: _Logits, k: int) -> _Parts:
         splits,
         **how.flags,
         GROUP=GROUP if k else 0,
-        EVEN_K=d % 256 == 0,
+        EVEN_K=even,
         UPCAST=INTERPRETING,
         M=block,
     )

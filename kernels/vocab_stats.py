@@ -114,7 +114,8 @@ def vocab_stats(
         checks.same_device(name, "bias", bias, "hidden", hidden)
     checks.softcap(name, softcap)
     checks.finite(name, "scale", scale)
-    check_top_k(name, top_k, weight.shape[0])
+    top_k = check_top_k(name, top_k, weight.shape[0])
+    checks.text(name, "backend", backend)
     if logits_dtype not in (None, "bfloat16", "float16"):
         raise ValueError(f"{name}: logits_dtype must be None, 'bfloat16' or 'float16', found {logits_dtype!r}.")
     ids = option_tensor(name, option_ids, hidden.shape[0], hidden.device)
@@ -122,12 +123,13 @@ def vocab_stats(
     return finish(name, out)
 
 
-def check_top_k(operator: str, k: int, columns: int) -> None:
-    """Raise unless 0 <= k <= V."""
-    if isinstance(k, bool) or not isinstance(k, (int, torch.SymInt)):
-        raise TypeError(f"{operator}: top_k must be an int, found {type(k).__name__}.")
+def check_top_k(operator: str, k: int, columns: int) -> int:
+    """top_k as a plain int; raise unless 0 <= k <= V."""
+    k = int(k) if isinstance(k, np.integer) else k
+    checks.whole(operator, "top_k", k)
     if not 0 <= k <= columns:
         raise ValueError(f"{operator}: top_k must lie between 0 and the vocabulary size {columns}, found {k}.")
+    return k
 
 
 def option_tensor(operator: str, ids: OptionIds | None, n: int, device: torch.device) -> Tensor | None:
@@ -135,11 +137,18 @@ def option_tensor(operator: str, ids: OptionIds | None, n: int, device: torch.de
     if ids is None:
         return None
     if isinstance(ids, np.ndarray):
-        ids = torch.tensor(ids)
+        if ids.dtype.kind not in "iu":
+            raise TypeError(f"{operator}: option_ids must hold whole numbers, found {ids.dtype}.")
+        ids = torch.from_numpy(ids.astype(np.int64))
     if isinstance(ids, Tensor):
         ids = ids.expand(n, *ids.shape) if ids.ndim == 1 else ids
     else:
+        if isinstance(ids, str) or not isinstance(ids, Sequence):
+            raise TypeError(f"{operator}: option_ids must be a tensor, an array or a sequence, found {ids!r:.40}.")
         groups = [_group(operator, entry) for entry in ids]
+        far = next((i for group in groups for i in group if not -(2**63) <= i < 2**63), None)
+        if far is not None:
+            raise ValueError(f"{operator}: option_ids holds {far}, which is no column of any vocabulary.")
         width = max([len(group) for group in groups]) if groups else 0
         if width == 0:
             raise ValueError(f"{operator}: option_ids is empty; pass None for no options.")
@@ -272,6 +281,10 @@ def _streamed(
     best = torch.empty(n, 0, dtype=compute, device=hidden.device)
     best_ids = torch.empty(n, 0, dtype=torch.int64, device=hidden.device)
     rows = hidden.to(compute)
+    pivot = 0.0  # a large common offset in the bias would eat the digits of float32 sums; added again at the end
+    if bias is not None and softcap is None and logits_dtype is None and compute == torch.float32:
+        known = bias[bias.isfinite()]
+        pivot = float(known.max()) if known.numel() else 0.0
     block = max(256, min(columns, (1 << 22) // max(n, hidden.shape[1])))
     for start in range(0, columns, block):
         z = rows @ weight[start : start + block].to(compute).T
@@ -279,7 +292,7 @@ def _streamed(
         if bias is not None:
             part = bias[start : start + block]
             excluded = part == -math.inf
-            z = z + part.to(compute)
+            z = z + (part.double() - pivot).to(compute)
         z = transform(z, scale, softcap, excluded, logits_dtype)
         if n:
             state = state.merge(RowState.of(z, start))
@@ -289,7 +302,8 @@ def _streamed(
     options = torch.empty(n, 0 if ids is None else ids.shape[1], dtype=torch.float32, device=hidden.device)
     if ids is not None:
         options = option_logits(hidden, weight, bias, softcap, scale, ids, logits_dtype, compute).float()
-    return (*settle(state.entropy_bits(), state.logsumexp(), best.float(), best_ids), options)
+    lse, top = state.logsumexp() + pivot * scale, (best.double() + pivot * scale).float()
+    return (*settle(state.entropy_bits(), lse, top, best_ids), options)
 
 
 def _cpu_form(
@@ -366,7 +380,9 @@ def _vocab_stats(
             return _cpu_form(hidden, weight, bias, softcap, scale, option_ids, top_k, logits_dtype)
         if form == "triton" and len(hidden):
             return _triton_form(hidden, weight, bias, softcap, scale, option_ids, top_k, logits_dtype)
-        compute = torch.float64 if form == "reference" else precision.product_dtype(hidden.device)
+        # More of the largest logits than the C++ form keeps must not cost it its precision.
+        exact = form in ("reference", "cpu")
+        compute = torch.float64 if exact else precision.product_dtype(hidden.device)
         return _streamed(hidden, weight, bias, softcap, scale, option_ids, top_k, logits_dtype, compute)
 
 

@@ -174,7 +174,7 @@ def ways(bench: Bench) -> None:
             bench.add(f"  {way} n={n}", ms, weight.numel() * 2, 2.0 * n * weight.numel())
     print("  chosen: fused at", {key[0]: faster for key, faster in triton_vocab._faster.items()})
     capability = triton_vocab.capability(weight.device)
-    for tuner in (triton_vocab._autotuned(key, capability, True, torch.bfloat16) for key in triton_vocab.TABLE):
+    for tuner in (triton_vocab._autotuned(key, capability, True, torch.bfloat16, False) for key in triton_vocab.TABLE):
         for best in tuner.cache.values():
             print("  tile:", best)
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from precollapse.analysis.dimension import effective_dimensionality
 from precollapse.kernels import Moments, native
 
 
@@ -184,6 +185,42 @@ def test_memory_that_runs_out_before_an_update_changes_nothing(monkeypatch: pyte
     np.testing.assert_allclose(moments.covariance(0), np.cov(x[:, 0].numpy().T), rtol=1e-10)
 
 
+@pytest.mark.parametrize("n", [20, 300, 600])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_ratio_of_rounding_is_none(n: int, dtype: torch.dtype) -> None:
+    """All states but one agree: the unbiased estimate is 0 / 0, of which only rounding is left, -15 say."""
+    for seed in range(4):
+        random = torch.Generator().manual_seed(seed)
+        x = torch.randn(n, 2, 64, generator=random, dtype=dtype)
+        x[:, 0] = torch.randn(64, generator=random, dtype=dtype)
+        x[3, 0] = torch.randn(64, generator=random, dtype=dtype)
+        moments = Moments(2, 64).update(x)
+        found, stored = moments.participation_ratio(unbiased=True), effective_dimensionality(x.numpy())
+        assert found[0].isnan() and np.isnan(stored.unbiased[0])
+        np.testing.assert_allclose(found[1], stored.unbiased[1], rtol=1e-5)
+        np.testing.assert_allclose(moments.aggregate(unbiased=True), stored.aggregate_unbiased, rtol=1e-5)
+
+
+def test_a_layer_that_does_not_vary_has_no_weight() -> None:
+    y = torch.randn(300, 3, 8, generator=torch.Generator().manual_seed(0))
+    y[:, 0] = 0.1
+    stored = effective_dimensionality(y.numpy())
+    for unbiased, expected in ((False, stored.aggregate), (True, stored.aggregate_unbiased)):
+        np.testing.assert_allclose(Moments(3, 8).update(y).aggregate(unbiased), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_states_seen_in_inference_mode(dtype: torch.dtype) -> None:
+    """Tensors made in inference mode may not be changed outside it: accumulators are none of them."""
+    x = spread(900, 2, 4).to(dtype)
+    with torch.inference_mode():
+        moments = Moments(2, 4).update(x[:300].clone())
+        other = Moments(2, 4).update(x[600:].clone())
+    moments.update(x[300:600]).merge(other)
+    for layer, expected in enumerate(exact(x)):
+        np.testing.assert_allclose(moments.covariance(layer), expected, rtol=1e-4 if dtype == torch.float32 else 1e-10)
+
+
 def test_sums_that_an_update_left_half_way_are_never_used(monkeypatch: pytest.MonkeyPatch) -> None:
     x = spread(300, 2, 8)
     moments, fold = filled(x, [300]), Moments._fold_block
@@ -350,6 +387,11 @@ def test_bad_input() -> None:
         moments.update(torch.zeros(3, 2, 5, dtype=torch.int64))
     with pytest.raises(ValueError, match="layer must lie in"):
         moments.covariance(2)
-    with pytest.raises(ValueError, match="at least 1"):
-        Moments(0, 5)
+    with pytest.raises(ValueError, match="layer must lie in .* found '0'"):
+        moments.covariance("0")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="other must be a Moments, found NoneType"):
+        moments.merge(None)  # type: ignore[arg-type]
+    for sizes in ((0, 5), (2.0, 5), (2, "5"), (True, 5)):
+        with pytest.raises(ValueError, match="at least 1"):
+            Moments(*sizes)  # type: ignore[arg-type]
     assert math.isnan(moments.aggregate())

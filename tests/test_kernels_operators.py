@@ -190,6 +190,34 @@ def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
         native.load.cache_clear()
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_gather_rows_keeps_its_buffer_out_of_the_graph(compiled: bool) -> None:
+    """Hooks of a model that is called without no_grad: the buffer would hold the graph, and be refused at the next layer."""
+    x, index, out = torch.randn(2, 5, 8, requires_grad=True), torch.tensor([1, 3]), torch.zeros(2, 3, 8)
+
+    def fill(x: Tensor) -> None:
+        for layer in range(3):
+            gather_rows(x * (layer + 1), index, out, layer)
+
+    (torch.compile(fill, backend="aot_eager", fullgraph=True) if compiled else fill)(x)
+    assert not out.requires_grad
+    expected = torch.stack([x.detach()[torch.arange(2), index] * (layer + 1) for layer in range(3)], 1)
+    torch.testing.assert_close(out, expected)
+
+
+def test_attention_of_no_sequences() -> None:
+    query, key = attention_inputs()
+    assert attention_row(query[:0], key[:0]).shape == (0, H, T)
+
+
+def test_options_as_numpy_may_hold_them() -> None:
+    hidden, weight = torch.randn(2, 8), torch.randn(30, 8)
+    expected = vocab_stats(hidden, weight, option_ids=[3, 2, 1, 0], top_k=3)
+    for given in (np.arange(4)[::-1], np.array([3, 2, 1, 0], dtype=">i8"), np.array([3, 2, 1, 0], dtype=np.uint8)):
+        found = vocab_stats(hidden, weight, option_ids=given, top_k=np.int64(3))  # type: ignore[arg-type]
+        assert torch.equal(found.option_logits, expected.option_logits) and torch.equal(found.top_ids, expected.top_ids)
+
+
 h, w = torch.randn(2, 8), torch.randn(30, 8)
 x, ids, out = torch.randn(2, 5, 8), torch.tensor([0, 1]), torch.zeros(2, 3, 8)
 meta = torch.randn(30, 8, device="meta")
@@ -207,12 +235,20 @@ BAD: list[tuple[type[Exception], str, Callable[[], object]]] = [
     (ValueError, "weight must hold at least one row", lambda: vocab_stats(h, w[:0])),
     (ValueError, r"bias has shape \(29,\); axis 0 must be 30", lambda: vocab_stats(h, w, torch.zeros(29))),
     (TypeError, "bias must be one of .* found int64", lambda: vocab_stats(h, w, torch.zeros(30).long())),
-    (ValueError, "softcap must be a positive finite number or None, found -1", lambda: vocab_stats(h, w, softcap=-1.0)),
-    (ValueError, "softcap must be a positive finite number or None, found 0", lambda: vocab_stats(h, w, softcap=0.0)),
+    (
+        ValueError,
+        "softcap must be None or a positive finite number that float32 can hold, found -1",
+        lambda: vocab_stats(h, w, softcap=-1.0),
+    ),
+    (
+        ValueError,
+        "softcap must be None or a positive finite number that float32 can hold, found 0",
+        lambda: vocab_stats(h, w, softcap=0.0),
+    ),
     (ValueError, "scale must be finite, found inf", lambda: vocab_stats(h, w, scale=math.inf)),
     (ValueError, "top_k must lie between 0 and the vocabulary size 30, found 31", lambda: vocab_stats(h, w, top_k=31)),
     (ValueError, "top_k must lie between 0 and the vocabulary size 30, found -1", lambda: vocab_stats(h, w, top_k=-1)),
-    (TypeError, "top_k must be an int, found float", lambda: vocab_stats(h, w, top_k=2.0)),  # type: ignore[arg-type]
+    (TypeError, "top_k must be an int, found 2.0", lambda: vocab_stats(h, w, top_k=2.0)),  # type: ignore[arg-type]
     (ValueError, "option_ids holds 30; ids run from 0 to 29", lambda: vocab_stats(h, w, option_ids=[3, 30])),
     (ValueError, "option_ids holds -2; ids run", lambda: logits_stats(h, option_ids=[-2])),
     (ValueError, r"option_ids must be \[K\], \[n, K\]", lambda: vocab_stats(h, w, option_ids=torch.ones(3, 1).long())),
@@ -226,9 +262,23 @@ BAD: list[tuple[type[Exception], str, Callable[[], object]]] = [
     (TypeError, "must hold ints or sequences of ints, found str: '12'", lambda: vocab_stats(h, w, option_ids=["12"])),  # type: ignore[list-item]
     (
         TypeError,
-        "option_ids must be int64 or int32, found torch.float64",
+        "option_ids must hold whole numbers, found float64",
         lambda: vocab_stats(h, w, option_ids=np.ones(2)),
     ),
+    (
+        TypeError,
+        "option_ids must be a tensor, an array or a sequence, found 5",
+        lambda: vocab_stats(h, w, option_ids=5),
+    ),  # type: ignore[arg-type]
+    (ValueError, "option_ids holds 1180591620717411303424, which", lambda: vocab_stats(h, w, option_ids=[2**70])),
+    (ValueError, "float32 can hold, found 3.5e.38", lambda: vocab_stats(h, w, softcap=3.5e38)),
+    (TypeError, "softcap must be a number, found '30'", lambda: vocab_stats(h, w, softcap="30")),  # type: ignore[arg-type]
+    (TypeError, "scale must be a number, found None", lambda: vocab_stats(h, w, scale=None)),  # type: ignore[arg-type]
+    (TypeError, "backend must be a string, found None", lambda: vocab_stats(h, w, backend=None)),  # type: ignore[arg-type]
+    (TypeError, "weight must be a dense tensor, found sparse_coo", lambda: vocab_stats(h, w.to_sparse())),
+    (TypeError, "layer must be an int, found 1.0", lambda: gather_rows(x, ids, out, 1.0)),  # type: ignore[arg-type]
+    (TypeError, "window must be an int, found 2.5", lambda: attention_row(query, key, window=2.5)),  # type: ignore[arg-type]
+    (ValueError, "query has heads of width 0", lambda: attention_row(query[..., :0], key[..., :0])),
     (ValueError, "logits_dtype must be None", lambda: vocab_stats(h, w, logits_dtype="int8")),
     (ValueError, "backend='gpu' is not one of", lambda: vocab_stats(h, w, backend="gpu")),
     (ValueError, "backend='triton' was asked for", lambda: vocab_stats(h, w, backend="triton")),

@@ -95,10 +95,11 @@ def tiles(arch: int, key: int, config: tuple[int, int, int, int], kind: str) -> 
     from precollapse.kernels import triton_vocab
 
     n, k, warps, stages = config
+    what, *more = kind.split("+")
     constants = {
-        **FLAGS[kind.removesuffix("+top")],
-        "GROUP": triton_vocab.GROUP if kind.endswith("+top") else 0,
-        "EVEN_K": True,
+        **FLAGS[what],
+        "GROUP": triton_vocab.GROUP if "top" in more else 0,
+        "EVEN_K": "odd" not in more,
         "UPCAST": False,
         "M": triton_vocab.TABLE[key][0],
         "N": n,
@@ -115,9 +116,11 @@ def tile_cases(arch: int) -> dict[str, tuple[int, tuple[int, int, int, int], str
     cases = {}
     for key in triton_vocab.TABLE:
         for dtype in (torch.bfloat16, torch.float32):
-            for kind in ("plain+top", "bias", "bias+top", "full+top"):
-                light = triton_vocab.is_light(FLAGS[kind.removesuffix("+top")], kind.endswith("+top"))
-                for config in triton_vocab.choices(key, arch // 10, light, dtype):
+            # odd: d is no multiple of 256, as 576 and 896 are not
+            for kind in ("plain+top", "bias", "bias+top", "full+top", "plain+top+odd", "bias+odd", "full+top+odd"):
+                what, *more = kind.split("+")
+                light = triton_vocab.is_light(FLAGS[what], "top" in more)
+                for config in triton_vocab.choices(key, arch // 10, light, dtype, {"top", "odd"} <= set(more)):
                     rows = triton_vocab.TABLE[key][0]
                     cases.setdefault(f"{rows}x{'x'.join(map(str, config))}:{kind}", (key, config, kind))
     return cases
@@ -222,6 +225,8 @@ DEFAULT = [
     "128x128x64x8x4:full+top-90",
     "128x128x64x8x4:plain+top-80",
     "128x64x64x8x4:full+top-80",
+    "128x64x64x8x4:plain+top+odd-80",
+    "128x256x64x8x3:plain+top+odd-90",
     "16x64x128x4x4:full+top-90",
     "16x64x128x4x4:plain+top-80",
     "64x64x128x4x3:full+top-90",
