@@ -9,6 +9,7 @@ from torch._dynamo.utils import counters
 from precollapse import Extractor
 from precollapse.errors import CaptureError, RequestError
 from precollapse.hooks import join
+from precollapse.hooks.compile import _shape
 from precollapse.hooks.small_models import small_model, small_tokenizer
 
 PROMPTS = ["hello there", "x y", "a longer prompt than the others", "one two three"]
@@ -148,11 +149,27 @@ def test_numbers_and_buffers_set_since_are_seen():
         changed.resid_post, before, rtol=1e-2
     )
     torch.testing.assert_close(changed.resid_post, plain.capture(PROMPTS).resid_post, rtol=1e-4, atol=1e-5)
-    rotary = compiled.model.model.rotary_emb
-    rotary.register_buffer("inv_freq", rotary.inv_freq * 2, persistent=False)
-    torch.testing.assert_close(
-        compiled.capture(PROMPTS).resid_post, plain.capture(PROMPTS).resid_post, rtol=1e-4, atol=1e-5
-    )
+    backbone, found = compiled.backend.architecture.backbone, []
+    for change in (
+        lambda: backbone.rotary_emb.register_buffer("inv_freq", backbone.rotary_emb.inv_freq * 2, persistent=False),
+        lambda: setattr(backbone.norm, "variance_epsilon", 0.5),
+        lambda: None,
+    ):
+        before = _shape(backbone)
+        change()
+        found.append(_shape(backbone) != before)
+    assert found == [True, True, False]
+
+
+def test_more_programs_than_one_function_may_have_graphs(pair):
+    """Each choice of layers is a program of its own: torch takes them for recompilations of one where they share a code."""
+    compiled, plain = pair
+    with torch._dynamo.config.patch(recompile_limit=1):
+        for layers in ([0], [1]):
+            got = compiled.capture(PROMPTS, ("resid_pre",), layers)
+            assert "not_compiled" not in got.manifest["passes"]
+            expected = plain.capture(PROMPTS, ("resid_pre",), layers)
+            torch.testing.assert_close(got.sites["resid_pre"], expected.sites["resid_pre"], rtol=1e-4, atol=1e-5)
 
 
 def test_attention_rows_and_caches_take_the_plain_backbone(pair):
