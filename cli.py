@@ -412,6 +412,8 @@ def _report(a: argparse.Namespace) -> int:
         print(made.to_text())
         if a.out:
             print(f"\nwritten: {Path(a.out) / 'report.html'}, report.md, report.csv and figures")
+        else:
+            print("\n--out DIR writes the whole report: Markdown, HTML, CSV, JSON and figures")
     return 0
 
 
@@ -830,12 +832,19 @@ def _repair(a: argparse.Namespace) -> int:
     return 0
 
 
+_FORMATS = {
+    "safetensors": "one file per benchmark and regime, and states.jsonl; `precollapse import` reads it back",
+    "parquet": "a table of the states, and one file per array",
+    "npz": "one file per benchmark and regime, and states.jsonl",
+}
+
+
 def _export_command(commands: Any) -> None:
     p = _command(commands, "export", _export, "copy the committed states of a run into files of another format")
     p.add_argument("run", metavar="RUN.zarr")
     formats = p.add_mutually_exclusive_group(required=True)
     for name in ("safetensors", "parquet", "npz"):
-        formats.add_argument(f"--{name}", dest="format", action="store_const", const=name)
+        formats.add_argument(f"--{name}", dest="format", action="store_const", const=name, help=_FORMATS[name])
     p.add_argument(
         "--out", metavar="DIR", help="a new folder (default: beside the run; in the working folder for a bucket)"
     )
@@ -857,8 +866,12 @@ def _export(a: argparse.Namespace) -> int:
 
 def _import_command(commands: Any) -> None:
     p = _command(commands, "import", _import, "make a run of saved activations: a folder of safetensors files with ids")
-    p.add_argument("folder", metavar="DIR")
-    p.add_argument("--out", required=True, metavar="RUN.zarr")
+    p.add_argument(
+        "folder",
+        metavar="DIR",
+        help="*.safetensors and the ids of their rows: states.jsonl, ids.json or ids.txt; or what export --safetensors wrote",
+    )
+    p.add_argument("--out", required=True, metavar="RUN.zarr", help="the run to make")
 
 
 def _import(a: argparse.Namespace) -> int:

@@ -534,7 +534,7 @@ def said(data: pd.DataFrame) -> Canvas:
     """Multiple choice: accuracy of the best option before the first token against that of the emitted answer."""
     if not len(data):
         return _nothing("no multiple-choice cell")
-    canvas, axes = _pyplot().subplots(figsize=(6.4, 0.34 * len(data) + 1.2), layout="constrained")
+    canvas, axes = _pyplot().subplots(figsize=(6.4, 0.34 * len(data) + 1.4), layout="constrained")
     at = np.arange(len(data))
     for k, (column, label) in enumerate(
         (("choice_accuracy", "best option before the first token"), ("answer_accuracy", "emitted answer"))
@@ -555,6 +555,7 @@ def said(data: pd.DataFrame) -> Canvas:
     )
     axes.invert_yaxis()
     axes.set(xlabel="accuracy (%)", xlim=(0, 100))
+    axes.set_ylim(len(data) - 0.5, -0.5)
     axes.grid(axis="y", visible=False)
-    axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.4, -0.25), ncols=2)
+    _legend_below(canvas, axes, 2)
     return canvas

@@ -123,13 +123,15 @@ class Report:
 
     def title(self) -> str:
         """Heading of the report."""
-        return "What " + " and ".join(dict.fromkeys(a.model for a in self.analyses)) + " knew before the first token"
+        names = dict.fromkeys(a.model or "a model that the run does not name" for a in self.analyses)
+        return "What " + " and ".join(names) + " knew before the first token"
 
     def lead(self) -> list[str]:
         """Opening paragraphs: how much was analysed, and what is not complete."""
         states = sum(len(c.states) for a in self.analyses for c in a.cells)
         count = sum(len(a.cells) for a in self.analyses)
-        return [f"{states} states in {count} cells (benchmark × regime).", *self.notes]
+        cells = "cell" if count == 1 else "cells"
+        return [f"{states} states in {count} {cells} (benchmark × regime).", *self.notes]
 
     def facts(self) -> list[tuple[str, str]]:
         """How the report was made."""

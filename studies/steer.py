@@ -171,8 +171,9 @@ def run_steer(config: SteerConfig, *, progress: bool = True, extractor: Extracto
     run = store.open_run(config.run)
     kind = run.manifest.get("kind")
     if kind != "study" or "token_ids" not in run.ragged_arrays:
+        found = "an import" if "imported_from" in run.manifest else kind or "of another kind"
         raise RequestError(
-            f"{run.path} is not a study (it is {kind or 'of another kind'}), so it has no prompts to steer"
+            f"{run.path} is not a study (it is {found}), so it does not say which model and prompts to steer: give the run that `precollapse run` made"
         )
     chosen = run.select(regime=config.regimes, benchmark=config.benchmarks)
     vector, probe, held_out = _learn(config, run, chosen)

@@ -208,7 +208,8 @@ def _markdown(report: SteerReport) -> Iterator[str]:
         yield f"— : not defined ({'; '.join(reasons)})."
     if s["held_out_items"] < FEW_ITEMS:
         yield ""
-        yield f"**{s['held_out_items']} held-out items are few: a percentile interval over them is too narrow.**"
+        items = "1 held-out item is" if s["held_out_items"] == 1 else f"{s['held_out_items']} held-out items are"
+        yield f"**{items} few: a percentile interval over so few is too narrow.**"
     for (benchmark, regime), cell in report.table.groupby(["benchmark", "regime"], sort=False):
         yield ""
         yield "## " + ("All cells" if benchmark == POOLED else f"{benchmark}, {regime}")
