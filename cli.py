@@ -632,7 +632,8 @@ def _steer_command(commands: Any) -> None:
 
 def _steer(a: argparse.Namespace) -> int:
     _quiet_libraries()
-    from .studies.steer import SteerConfig, run_steer, save, writable_folder
+    from .analysis.output_folder import writable_folder
+    from .studies.steer import SteerConfig, run_steer, save
 
     config = SteerConfig(
         run=a.run,

@@ -25,6 +25,7 @@ from . import page as pages
 from .cells import RunAnalysis, RunLike, Settings
 from .figures import Figure, Plan
 from .hypotheses import Family
+from .output_folder import writable_folder
 from .tables import Shown
 
 Progress = Callable[[float, str], None]
@@ -187,7 +188,7 @@ def write_report(
         raise RequestError("No run was given; name at least one.")
     chosen = settings or Settings(seed=seed)
     labels = _names(listed, names)
-    folder = None if out is None else _folder(Path(out))
+    folder = None if out is None else writable_folder(out)
     tell = progress or (lambda fraction, what: None)
     share = 0.9 / len(listed)
     analyses = []
@@ -616,16 +617,6 @@ def _write(path: Path, text: str) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-
-
-def _folder(path: Path) -> Path:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path):
-            pass
-    except OSError as error:
-        raise RequestError(f"The report cannot be written to {path}: {error.strerror or error}.") from None
-    return path
 
 
 def _with(report: Report, drawn: Sequence[Figure], folder: Path) -> Report:

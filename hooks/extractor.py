@@ -119,7 +119,7 @@ class Extractor:
         self.renderer = Renderer(tokenizer if tokenizer is not None else getattr(model, "tokenizer", None))
         self.source: models.ModelSource | None = None
         if batch_tokens is not None and (
-            isinstance(batch_tokens, bool) or not isinstance(batch_tokens, int) or batch_tokens < 1
+            isinstance(batch_tokens, bool) or not isinstance(batch_tokens, int | np.integer) or batch_tokens < 1
         ):
             raise RequestError(f"batch_tokens must be a whole number of at least 1, found {batch_tokens!r}")
         self.batch_tokens = batch_tokens or default_batch_tokens(self.device.type)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numbers import Real
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -59,7 +59,7 @@ def softcap(operator: str, value: float | None) -> None:
 
 def whole(operator: str, name: str, value: object) -> None:
     """Raise unless the value is a whole number."""
-    if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):
+    if isinstance(value, bool) or not isinstance(value, (Integral, torch.SymInt)):
         raise TypeError(f"{operator}: {name} must be an int, found {value!r}.")
 
 

@@ -14,6 +14,7 @@ import math
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
+from numbers import Integral
 
 import numpy as np
 import torch
@@ -45,11 +46,11 @@ class Moments:
     """
 
     def __init__(self, n_layers: int, d: int, device: torch.device | str = "cpu") -> None:
-        if not all(isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in (n_layers, d)):
+        if not all(isinstance(size, Integral) and not isinstance(size, bool) and size >= 1 for size in (n_layers, d)):
             raise ValueError(
                 f"Moments: n_layers and d must be whole numbers of at least 1, found {n_layers!r} and {d!r}."
             )
-        self.n_layers, self.d = n_layers, d
+        self.n_layers, self.d = int(n_layers), int(d)
         self.device = torch.empty(0, dtype=torch.float64, device=device).device  # with its number
         self._pending: list[Tensor] = []
         self._folded = 0
@@ -306,7 +307,7 @@ class Moments:
 
     def covariance(self, layer: int) -> Tensor:
         """Unbiased covariance (divisor n - 1) of one layer, [d, d] float64; NaN for fewer than two states."""
-        if not isinstance(layer, int) or not -self.n_layers <= layer < self.n_layers:
+        if not isinstance(layer, Integral) or not -self.n_layers <= layer < self.n_layers:
             raise ValueError(f"Moments.covariance: layer must lie in [0, {self.n_layers}), found {layer!r}.")
         if self.count < 2:
             return self._zeros(self.d, self.d) + math.nan

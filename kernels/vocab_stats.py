@@ -281,10 +281,11 @@ def _streamed(
     best = torch.empty(n, 0, dtype=compute, device=hidden.device)
     best_ids = torch.empty(n, 0, dtype=torch.int64, device=hidden.device)
     rows = hidden.to(compute)
-    pivot = 0.0  # a large common offset in the bias would eat the digits of float32 sums; added again at the end
+    # A large common offset in the bias would eat the digits of float32 sums: it is taken out, and added again at the end.
+    pivot = torch.zeros((), dtype=torch.float64, device=hidden.device)
     if bias is not None and softcap is None and logits_dtype is None and compute == torch.float32:
-        known = bias[bias.isfinite()]
-        pivot = float(known.max()) if known.numel() else 0.0
+        largest = torch.where(bias.isfinite(), bias.double(), -math.inf).max()
+        pivot = torch.where(largest.isfinite(), largest, pivot)
     block = max(256, min(columns, (1 << 22) // max(n, hidden.shape[1])))
     for start in range(0, columns, block):
         z = rows @ weight[start : start + block].to(compute).T

@@ -385,8 +385,8 @@ def _places(records: list[dict[str, Any]], names: list[str], about: _About) -> t
     """Names of the fields that say in which file and row a state lies; None where the records have none."""
     if about.places:
         return about.places
-    known = set(names)
-    return ("file", "row") if any(r.get("file") in known and "row" in r for r in records) else None
+    known, said = set(names), (r.get("file") for r in records if "row" in r)
+    return ("file", "row") if any(isinstance(file, str) and file in known for file in said) else None
 
 
 def _check_places(

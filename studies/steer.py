@@ -14,7 +14,6 @@ import math
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from tqdm import tqdm
 
 from .. import store
 from ..analysis import splits
+from ..analysis.output_folder import writable_folder
 from ..errors import RequestError
 from ..hooks import CapturedBatch, Extractor, join
 from ..hooks.differences import entropy_tolerance
@@ -499,24 +499,6 @@ def _gold_margin(logprobs: np.ndarray, labels: tuple[str, ...], gold: str) -> fl
     own = logprobs[: len(labels)]
     place = labels.index(gold)
     return float(own[place] - np.delete(own, place).max())
-
-
-def writable_folder(folder: str | os.PathLike[str]) -> Path:
-    """The folder, made where it is missing.
-
-    Raises
-    ------
-    RequestError
-        If it cannot be made or written to.
-    """
-    place = Path(folder)
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=place):
-            pass
-    except OSError as error:
-        raise RequestError(f"{place} cannot be written ({error.strerror or error}); give a folder that can") from error
-    return place
 
 
 def save(report: SteerReport, folder: str | os.PathLike[str]) -> Path:

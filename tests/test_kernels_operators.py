@@ -210,6 +210,14 @@ def test_attention_of_no_sequences() -> None:
     assert attention_row(query[:0], key[:0]).shape == (0, H, T)
 
 
+def test_whole_numbers_may_be_numpys() -> None:
+    query, key = attention_inputs()
+    assert torch.equal(attention_row(query, key, window=np.int64(4)), attention_row(query, key, window=4))  # type: ignore[arg-type]
+    x, index, out = torch.randn(2, 5, 8), torch.tensor([1, 3]), torch.zeros(2, 3, 8)
+    gather_rows(x, index, out, np.int64(2))  # type: ignore[arg-type]
+    assert torch.equal(out[:, 2], x[torch.arange(2), index])
+
+
 def test_options_as_numpy_may_hold_them() -> None:
     hidden, weight = torch.randn(2, 8), torch.randn(30, 8)
     expected = vocab_stats(hidden, weight, option_ids=[3, 2, 1, 0], top_k=3)

@@ -492,6 +492,17 @@ def test_import_does_not_guess_the_order_of_files(tmp_path, names, refused):
     assert len(store.import_activations(folder, tmp_path / "r")) == len(names)
 
 
+@pytest.mark.parametrize("value", ["elsewhere.txt", ["x"]])
+def test_import_takes_a_field_called_file_for_what_it_is(tmp_path, value):
+    """Only the names of the files beside it make it a place; before, a list there ended in a traceback."""
+    folder = labelled(tmp_path / "f", [{"id": "a", "file": value, "row": 7}])
+    if isinstance(value, list):
+        with pytest.raises(RequestError, match="field 'file' holds list"):
+            store.import_activations(folder, tmp_path / "r")
+    else:
+        assert store.import_activations(folder, tmp_path / "r").states["row"].tolist() == [7]
+
+
 @pytest.mark.parametrize(
     ("content", "ids"),
     [
