@@ -24,11 +24,11 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@mkdir -p $(VENV)/lint && ln -sfn ../.. $(VENV)/lint/precollapse
-	MYPYPATH=$(VENV)/lint $(BIN)/mypy $(addprefix -p precollapse.,hooks kernels store studies analysis) -m precollapse.cli
+	MYPYPATH=$(VENV)/lint $(BIN)/mypy $(addprefix -p precollapse.,hooks kernels store studies analysis reports cli)
 
 # Every architecture x backend x padding x batch x attention implementation against transformers' own outputs (minutes).
 matrix: $(VENV)/.test
-	$(BIN)/python -m precollapse.hooks.parity --write docs/models.md
+	$(BIN)/python -m precollapse.perf.parity --write docs/models.md
 
 clean:
 	rm -rf $(VENV) demo build *.egg-info kernels/*.so

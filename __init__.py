@@ -9,6 +9,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from . import moved
+
+moved.install()
+
 __version__ = "0.1.0"
 
 _LAZY = {
@@ -22,7 +26,7 @@ _LAZY = {
     "CaptureError": ".errors",
     "StoreError": ".errors",
 }
-_SUBPACKAGES = ("analysis", "hooks", "kernels", "store", "studies")
+_SUBPACKAGES = ("analysis", "hooks", "kernels", "reports", "store", "studies")
 
 __all__ = [*_LAZY, *_SUBPACKAGES]
 

@@ -64,10 +64,17 @@ setup(
         "precollapse",
         "precollapse.hooks",
         "precollapse.hooks.backends",
+        "precollapse.hooks.decoding",
         "precollapse.kernels",
         "precollapse.store",
         "precollapse.studies",
+        "precollapse.studies.grading",
+        "precollapse.studies.trajectories",
         "precollapse.analysis",
+        "precollapse.analysis.probing",
+        "precollapse.analysis.trajectories",
+        "precollapse.reports",
+        "precollapse.cli",
     ],
     ext_modules=[
         Extension(

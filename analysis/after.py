@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from . import contrast, information, probes
-from .contrast import Contrast
+from . import information
 from .information import Information
-from .rowspace import Layers
-from .splits import Split
+from .probing import contrast, probes
+from .probing.contrast import Contrast
+from .probing.rowspace import Layers
+from .probing.splits import Split
 
 AFTER = "resid_post_after_"  # arrays of states after the boundary: this, then a number of output tokens or "anchor"
 

@@ -17,17 +17,18 @@ import numpy as np
 import pandas as pd
 
 from ..errors import RequestError
-from . import after, density, dimension, options, probes, regimes, rowspace, splits, statistics, transfer
+from . import after, dimension, options, regimes, statistics
 from .after import After
-from .density import Adequacy
 from .dimension import Dimensionality
 from .options import OptionSummary
-from .probes import Parts, Recoverability, Repeated, Target
+from .probing import density, probes, rowspace, splits, transfer
+from .probing.density import Adequacy
+from .probing.probes import Parts, Recoverability, Repeated, Target
+from .probing.rowspace import Block, Layers, Products, Request
+from .probing.splits import Split
+from .probing.transfer import Transfer
 from .regimes import EntropyChange
-from .rowspace import Block, Layers, Products, Request
-from .splits import Split
 from .statistics import Interval
-from .transfer import Transfer
 
 Progress = Callable[[float, str], None]
 BASELINE = "baseline"

@@ -18,9 +18,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from .. import strict_yaml
 from ..errors import RequestError
-from . import contrast, statistics, strict_yaml
+from . import statistics
 from .cells import BASELINE, Cell, RunAnalysis
+from .probing import contrast
 from .statistics import Interval, Test
 
 RECORDED = "hypotheses_sha256"  # where a run's manifest holds the hash of the study file

@@ -5,9 +5,19 @@
 
 from __future__ import annotations
 
-from .directions import SteeringVector, steering_vector
+from importlib import import_module
+from typing import Any
+
 from .extractor import CapturedBatch, Extractor, join
 from .states import States
 from .steering import Steering
+from .vector import SteeringVector
 
 __all__ = ["CapturedBatch", "Extractor", "States", "Steering", "SteeringVector", "join", "steering_vector"]
+
+
+def __getattr__(name: str) -> Any:
+    """`steering_vector` learns from a run, which is no business of this folder; its public name is here."""
+    if name != "steering_vector":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module("..studies.steering_vectors", __name__).steering_vector

@@ -22,7 +22,7 @@ from torch import nn
 from ..errors import CaptureError
 from ..kernels import attention_row
 from .architectures import Architecture
-from .prefix import LentLayer
+from .decoding.shared_prompts import LentLayer
 from .sections import section
 
 _active: list[AttentionRecorder] = []

@@ -25,8 +25,8 @@ from ..kernels.registry import choose
 from .architectures import Architecture, context_length
 from .backends.protocol import Backend, Request, Rows
 from .boundary import Batch
+from .decoding.rotary import length_rule
 from .differences import relative_difference
-from .rotary import length_rule
 from .taps import first_input, first_tensor, foreign_hook
 
 LENGTH_MULTIPLE = 8

@@ -15,19 +15,20 @@ import numpy as np
 import torch
 
 from ..errors import CaptureError, PrecollapseError, RequestError
-from . import models, passes
+from . import models
 from .architectures import context_length, output_width
 from .attention import attention_modules, summarise, why_no_attention
 from .backends import make_backend
 from .backends.protocol import Request, Rows
 from .boundary import Batch, assemble, group, in_batch
+from .decoding import passes
+from .decoding.rotary import length_rule, together
+from .decoding.shared_prompts import LEAST_GAIN, LEAST_GAIN_COMPILED, MODES, Group, SharedPrefixes, plan
 from .gate import GateReport, gate
 from .inputs import as_prompts
 from .options import OptionForms, form_ids, option_forms, score_options
 from .positions import resolve_positions
-from .prefix import LEAST_GAIN, LEAST_GAIN_COMPILED, MODES, Group, SharedPrefixes, plan
 from .rendering import Rendered, Renderer
-from .rotary import length_rule, together
 from .sections import section
 from .selection import resolve_layers, resolve_sites
 from .states import States
@@ -87,7 +88,7 @@ class Extractor:
     batch_tokens : int, optional
         Most padded tokens per batch; None takes 2048 on a CPU and 16384 on an accelerator.
     share_prefix : {"auto", "never", "always"}
-        Whether prompts of one call that begin alike compute their common prefix once: see `precollapse.hooks.prefix`.
+        Whether prompts of one call that begin alike compute their common prefix once: see `hooks.decoding.shared_prompts`.
     compile : bool or str
         Compile the backbone with its taps inside (backend "hf"); a string names a `torch.compile` backend other than
         "inductor". The first capture of each set of sites and layers pays for it: see `precollapse.hooks.compile`.

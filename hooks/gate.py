@@ -17,7 +17,7 @@ from ..errors import CaptureError
 from .backends import make_backend
 from .backends.protocol import Backend, Request
 from .boundary import assemble
-from .decoding import step_inputs
+from .decoding.steps import step_inputs
 from .differences import entropy_tolerance, relative_difference, states_tolerance
 from .evaluation import evaluating
 from .unembedding import row_statistics

@@ -19,10 +19,10 @@ import numpy as np
 import torch
 
 from ..errors import CaptureError, RequestError
-from . import passes
 from .architectures import SITES, Architecture, Tap
 from .boundary import boundary_index
-from .decoding import cache_in
+from .decoding import passes
+from .decoding.steps import cache_in
 from .selection import resolve_layers, resolve_sites
 from .taps import as_sequences, first_input, first_tensor, is_idle
 

@@ -28,7 +28,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.preprocessing import StandardScaler
 
-from precollapse.analysis import cells, probes, splits
+from precollapse.analysis import cells
+from precollapse.analysis.probing import probes, splits
 
 REGIMES = ("baseline", "cot", "babble")
 

@@ -22,11 +22,11 @@ import numpy as np
 import torch
 
 from precollapse.hooks import Extractor
-from precollapse.studies.chains import sample_continuations
-from precollapse.studies.forced import ANCHOR, forced_answers
-from precollapse.studies.prefix_tree import cache_of, method_for
-from precollapse.studies.segmentation import segment, to_tokens, token_ends_of_text
-from precollapse.studies.shared_prefix import decoding_for
+from precollapse.hooks.decoding.continuations import decoding_for
+from precollapse.hooks.decoding.tree import cache_of, method_for
+from precollapse.studies.trajectories.chains import sample_continuations
+from precollapse.studies.trajectories.forced import ANCHOR, forced_answers
+from precollapse.studies.trajectories.segmentation import segment, to_tokens, token_ends_of_text
 
 CLOCK = time.perf_counter
 OPTIONS = ("A", "B", "C", "D")

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pandas as pd
 
-from precollapse.analysis.trajectories import shape
-from precollapse.analysis.trajectory_figures import all_figures
-from precollapse.analysis.trajectory_public import DistributionChain, chain_table, load_distributions
-from precollapse.analysis.trajectory_statistics import (
+from precollapse.analysis.trajectories.public import DistributionChain, chain_table, load_distributions
+from precollapse.analysis.trajectories.shapes import shape
+from precollapse.analysis.trajectories.statistics import (
     early_exit_table,
     epsilon_table,
     family,
     gap_from_counts,
     trajectory_statistics,
 )
+from precollapse.reports.trajectory_figures import all_figures
 
 FAMILY = ("fisher_two_sided", "spearman_violations", "spearman_coherence", "spearman_final", "logistic_final")
 

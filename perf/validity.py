@@ -16,7 +16,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.preprocessing import StandardScaler
 
-from precollapse.analysis import dimension, probes, splits, statistics, transfer
+from precollapse.analysis import dimension, statistics
+from precollapse.analysis.probing import probes, splits, transfer
 
 ITEMS, LAYERS, FEATURES = 60, 12, 48
 REGIMES = ("baseline", "cot", "babble")

@@ -8,10 +8,10 @@ from typing import Any
 _LAZY = {
     "SteerConfig": ".steer",
     "StudyConfig": ".config",
-    "TrajectoryConfig": ".trajectory_config",
+    "TrajectoryConfig": ".trajectories.config",
     "run_steer": ".steer",
     "run_study": ".study",
-    "run_trajectories": ".trajectories",
+    "run_trajectories": ".trajectories.run",
 }
 _MODULES = ("benchmarks", "grading", "prompts", "trajectories")
 

@@ -16,9 +16,9 @@ import torch
 from ..analysis.after import AFTER
 from ..errors import RequestError
 from ..hooks import Extractor, join
+from ..hooks.decoding.greedy import Output
 from ..hooks.rendering import Rendered
-from .generation import Output
-from .segmentation import token_ends_of_ids
+from .trajectories.segmentation import token_ends_of_ids
 
 SITE = "resid_post"
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import yaml
 
-from ..analysis.strict_yaml import UniqueKeys
 from ..errors import RequestError
-from .benchmarks import CHOICE, FREE, Item
+from ..strict_yaml import UniqueKeys
+from .items import CHOICE, FREE, Item
 
 DEFAULT_MAX_NEW_TOKENS = 512
 

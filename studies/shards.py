@@ -17,12 +17,13 @@ import torch
 from .. import store
 from ..errors import CaptureError, RequestError
 from ..hooks import CapturedBatch, Extractor, States, join
+from ..hooks.decoding.greedy import Output, continue_greedily
 from ..hooks.options import option_forms
 from ..hooks.rendering import Rendered
 from ..kernels import Moments
-from . import after, benchmarks, grading, prompts
+from . import after, benchmarks, prompts
 from .config import StudyConfig
-from .generation import Output, continue_greedily
+from .grading import graders as grading
 from .moments import BLOB
 
 COLUMNS: dict[str, str] = {

@@ -25,25 +25,19 @@ import torch
 from tqdm import tqdm
 
 from .. import store
-from ..analysis import splits
-from ..analysis.output_folder import writable_folder
+from ..analysis.directions import METHODS, LinearProbe, TrainingStates, balancing_labels, item_names
+from ..analysis.probing import splits
 from ..errors import RequestError
 from ..hooks import CapturedBatch, Extractor, join
+from ..hooks.decoding.greedy import Output, continue_greedily
 from ..hooks.differences import entropy_tolerance
-from ..hooks.directions import (
-    METHODS,
-    LinearProbe,
-    SteeringVector,
-    TrainingStates,
-    balancing_labels,
-    item_names,
-    steering_vector,
-)
 from ..hooks.rendering import Rendered
 from ..hooks.steering import MODES, Steering
-from . import grading
-from .generation import Output, continue_greedily
-from .steer_report import SteerReport, dose_response, slopes
+from ..hooks.vector import SteeringVector
+from ..reports.output_folder import writable_folder
+from ..reports.steering import SteerReport, dose_response, slopes
+from .grading import graders as grading
+from .steering_vectors import steering_vector
 
 BASELINE = "unsteered"
 VECTOR = "vector"

@@ -7,7 +7,8 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from precollapse.analysis import dimension, splits
+from precollapse.analysis import dimension
+from precollapse.analysis.probing import splits
 from precollapse.errors import RequestError
 
 

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from precollapse.analysis import page
+from precollapse.reports import page
 
 NODE = shutil.which("node")
 HOSTILE = "</script><img src=x onerror=alert(1)> & <!-- "

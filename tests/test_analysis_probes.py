@@ -13,7 +13,8 @@ from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 from sklearn.preprocessing import StandardScaler
 
-from precollapse.analysis import logistic, probes, rowspace, splits, statistics
+from precollapse.analysis import statistics
+from precollapse.analysis.probing import logistic, probes, rowspace, splits
 from precollapse.errors import RequestError
 
 

@@ -13,8 +13,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from precollapse.analysis import cells, hypotheses, options, probes, regimes, report, splits, statistics
+from precollapse.analysis import cells, hypotheses, options, regimes, statistics
+from precollapse.analysis.probing import probes, splits
 from precollapse.errors import RequestError
+from precollapse.reports import study as report
 
 QUICK = cells.Settings(n_splits=3, shuffles=4, resamples=60)
 HOSTILE = "</script><script>alert(1)</script><b>bold</b> & \u2028 | done"

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import mutual_info_score
 
-from precollapse.analysis import ccs, contrast, density, information, probes, splits, statistics, transfer
+from precollapse.analysis import information, statistics
+from precollapse.analysis.probing import ccs, contrast, density, probes, splits, transfer
 from precollapse.errors import RequestError
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from precollapse.cli import main
+from precollapse.cli.main import main
 
 STUDY = [
     "--benchmark",

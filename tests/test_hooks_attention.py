@@ -15,7 +15,7 @@ from precollapse.hooks.attention import supports_attention
 from precollapse.hooks.backends.hf import HuggingFaceBackend
 from precollapse.hooks.backends.protocol import Request
 from precollapse.hooks.boundary import assemble
-from precollapse.hooks.small_models import FAMILIES, small_model, small_tokenizer
+from precollapse.perf.small_models import FAMILIES, small_model, small_tokenizer
 
 ATTENDING = tuple(f for f in FAMILIES if f not in ("mamba", "mamba2", "falcon_mamba"))
 # transformers' eager Falcon adds the ALiBi biases twice, so its eager weights are not those of its sdpa.

@@ -15,10 +15,10 @@ from precollapse.hooks import Extractor
 from precollapse.hooks.backends import BACKENDS, make_backend, recognise, wrap
 from precollapse.hooks.backends.protocol import Request, Rows
 from precollapse.hooks.boundary import assemble
-from precollapse.hooks.small_models import small_model, small_tokenizer
+from precollapse.hooks.decoding.greedy import continue_greedily
 from precollapse.hooks.taps import first_tensor
 from precollapse.hooks.unembedding import is_plain
-from precollapse.studies.generation import continue_greedily
+from precollapse.perf.small_models import small_model, small_tokenizer
 
 PACKAGES = {"nnsight": "nnsight", "transformer_lens": "transformer_lens"}
 # TransformerLens forms attention probabilities in float32, so float64 does not bring it closer than that.

@@ -17,7 +17,7 @@ from precollapse.hooks import Extractor, States
 from precollapse.hooks.backends.protocol import Request, Rows
 from precollapse.hooks.boundary import assemble, boundary_index, group
 from precollapse.hooks.models import embedded_gguf
-from precollapse.hooks.small_models import small_model, small_tokenizer
+from precollapse.perf.small_models import small_model, small_tokenizer
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "gsm8k.jsonl"
 TEXTS = ["Is it so?", "a", "The quick brown fox jumps over", "12 + 34 =", "Yes, but why? Answer:"]

@@ -10,7 +10,7 @@ from precollapse import Extractor
 from precollapse.errors import CaptureError, RequestError
 from precollapse.hooks import join
 from precollapse.hooks.compile import _shape
-from precollapse.hooks.small_models import small_model, small_tokenizer
+from precollapse.perf.small_models import small_model, small_tokenizer
 
 PROMPTS = ["hello there", "x y", "a longer prompt than the others", "one two three"]
 SITES = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "z", "final_norm")

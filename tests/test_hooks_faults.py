@@ -14,14 +14,14 @@ from precollapse.hooks import Extractor
 from precollapse.hooks.backends.hf import HuggingFaceBackend
 from precollapse.hooks.backends.protocol import Request
 from precollapse.hooks.boundary import assemble
+from precollapse.hooks.decoding.greedy import continue_greedily
 from precollapse.hooks.models import refuse_unsupported
 from precollapse.hooks.rendering import Renderer
-from precollapse.hooks.small_models import VOCABULARY, small_model, small_tokenizer
 from precollapse.hooks.taps import as_sequences
 from precollapse.hooks.unembedding import is_plain, row_statistics
-from precollapse.studies.chains import generate_chains
-from precollapse.studies.forced import forced_answers
-from precollapse.studies.generation import continue_greedily
+from precollapse.perf.small_models import VOCABULARY, small_model, small_tokenizer
+from precollapse.studies.trajectories.chains import generate_chains
+from precollapse.studies.trajectories.forced import forced_answers
 
 TEXTS = ["Is it?", "The quick brown fox", "No"]
 WITH_BOS = "{{ bos_token }}{% for m in messages %}[{{ m['content'] }}]{% endfor %}"

@@ -37,7 +37,7 @@ def small_llama() -> Any:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from precollapse.hooks.small_models import VOCABULARY
+    from precollapse.perf.small_models import VOCABULARY
 
     torch.manual_seed(0)
     config = LlamaConfig(
@@ -54,7 +54,7 @@ def small_llama() -> Any:
 def growth(model: Any, share_prefix: str) -> float:
     """Resident memory after `CAPTURES` captures over that after the first ones."""
     from precollapse import Extractor
-    from precollapse.hooks.small_models import small_tokenizer
+    from precollapse.perf.small_models import small_tokenizer
 
     ex = Extractor(model, small_tokenizer(), share_prefix=share_prefix, check=False)
 

@@ -13,9 +13,9 @@ from precollapse.hooks.backends import BACKENDS, make_backend
 from precollapse.hooks.backends.protocol import Request
 from precollapse.hooks.boundary import assemble
 from precollapse.hooks.differences import relative_difference
-from precollapse.hooks.parity import RECURRENT, Cell, measure
-from precollapse.hooks.parity_page import errors_table, page, sites_table, skips
-from precollapse.hooks.small_models import FAMILIES, small_model
+from precollapse.perf.parity import RECURRENT, Cell, measure
+from precollapse.perf.parity_page import errors_table, page, sites_table, skips
+from precollapse.perf.small_models import FAMILIES, small_model
 
 PAGE = Path(__file__).parents[1] / "docs" / "models.md"
 AGAIN = ("gemma2", "falcon-alibi")

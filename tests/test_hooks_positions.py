@@ -7,7 +7,7 @@ import torch
 
 from precollapse import Extractor
 from precollapse.errors import RequestError
-from precollapse.hooks.small_models import small_model, small_tokenizer
+from precollapse.perf.small_models import small_model, small_tokenizer
 
 TEMPLATE = (
     "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }};{% endfor %}"

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from precollapse import Extractor
 from precollapse.errors import RequestError
 from precollapse.hooks.boundary import PASS_COST, group
-from precollapse.hooks.prefix import plan
-from precollapse.hooks.small_models import small_model, small_tokenizer
-from precollapse.studies.generation import continue_greedily
+from precollapse.hooks.decoding.greedy import continue_greedily
+from precollapse.hooks.decoding.shared_prompts import plan
+from precollapse.perf.small_models import small_model, small_tokenizer
 
 HEAD = "Solve it. " * 4
 PROMPTS = [HEAD + f"q{i} " * (1 + i % 4) + "=" for i in range(6)] + ["other text", "x"]

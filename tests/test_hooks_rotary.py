@@ -9,10 +9,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from precollapse.hooks import Extractor, Steering
-from precollapse.hooks.rotary import LengthRule, length_rule, together
-from precollapse.hooks.small_models import VOCABULARY, small_model, small_tokenizer
-from precollapse.studies.generation import continue_greedily
-from precollapse.studies.prefix_tree import Row, Segment, method_for, run
+from precollapse.hooks.decoding.greedy import continue_greedily
+from precollapse.hooks.decoding.rotary import LengthRule, length_rule, together
+from precollapse.hooks.decoding.tree import Row, Segment, method_for, run
+from precollapse.perf.small_models import VOCABULARY, small_model, small_tokenizer
 
 LIMIT = 16
 PROMPTS = ["a" * 3, "0123456789abcdef", "0123456789abcdefg", "the quick brown fox jumps", "xyz", "0123456789abcd"]

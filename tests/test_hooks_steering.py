@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from precollapse.errors import CaptureError, RequestError
 from precollapse.hooks import Extractor, Steering, join
-from precollapse.hooks.small_models import small_model, small_tokenizer
-from precollapse.studies.generation import continue_greedily
+from precollapse.hooks.decoding.greedy import continue_greedily
+from precollapse.perf.small_models import small_model, small_tokenizer
 
 PROMPTS = ["2 + 2 =", "The capital of France is", "abc", "One more prompt, longer than the others: why?", "Hi"]
 WIDTH = 32

@@ -35,7 +35,7 @@ def test_the_reading_script_works_on_a_run(tiny_folder, tmp_path):
 
 
 def test_every_command_named_exists():
-    from precollapse.cli import build_parser
+    from precollapse.cli.main import build_parser
 
     named = set(re.findall(r"`precollapse (\w+)`", README)) | {"verify", "repair", "import"}
     actions = [a for a in build_parser()._actions if hasattr(a, "choices") and a.choices]

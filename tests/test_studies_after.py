@@ -10,10 +10,11 @@ import torch
 
 import precollapse as pc
 from precollapse import store
-from precollapse.analysis import hypotheses, report
+from precollapse.analysis import hypotheses
 from precollapse.errors import RequestError
+from precollapse.hooks.decoding.greedy import Output
+from precollapse.reports import study as report
 from precollapse.studies import StudyConfig, after, run_study
-from precollapse.studies.generation import Output
 
 SMALL = {
     "n": 4,

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from precollapse.errors import RequestError
 from precollapse.studies import benchmarks
 from precollapse.studies.benchmarks import Item, load
-from precollapse.studies.grading import grade
+from precollapse.studies.grading.graders import grade
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the shared benchmark rows are not here")

@@ -18,11 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precollapse.errors import RequestError
-from precollapse.studies import benchmarks, math_equality
-from precollapse.studies.grading import Grade, grade
-from precollapse.studies.math_equality import expressions_equal
-from precollapse.studies.read_expression import boxes, final_expression
-from precollapse.studies.read_number import last_number
+from precollapse.studies import benchmarks
+from precollapse.studies.grading import math_equality
+from precollapse.studies.grading.graders import Grade, grade
+from precollapse.studies.grading.math_equality import expressions_equal
+from precollapse.studies.grading.read_expression import boxes, final_expression
+from precollapse.studies.grading.read_number import last_number
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the shared benchmark rows are not here")

@@ -8,7 +8,7 @@ import pytest
 
 from precollapse import Extractor
 from precollapse.errors import RequestError
-from precollapse.hooks.small_models import small_model, small_tokenizer
+from precollapse.perf.small_models import small_model, small_tokenizer
 from precollapse.studies.profile import PARTS, profile_capture
 
 

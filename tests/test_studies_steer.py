@@ -14,13 +14,13 @@ import pytest
 import torch
 
 from precollapse import store
-from precollapse.analysis.splits import Split, split_items
+from precollapse.analysis.probing.splits import Split, split_items
 from precollapse.errors import RequestError
 from precollapse.hooks import Extractor, SteeringVector, steering_vector
+from precollapse.hooks.decoding.greedy import continue_greedily
+from precollapse.reports.steering import dose_response, slopes
 from precollapse.studies.config import StudyConfig
-from precollapse.studies.generation import continue_greedily
 from precollapse.studies.steer import SteerConfig, run_steer, save
-from precollapse.studies.steer_report import dose_response, slopes
 from precollapse.studies.study import run_study
 
 D = 12
@@ -504,7 +504,7 @@ def test_what_the_run_lacks_is_said(study: tuple[store.Run, Extractor]) -> None:
     ]:
         with pytest.raises(RequestError, match=message):
             run_steer(SteerConfig(run.path, **options), progress=False, extractor=ex)  # type: ignore[arg-type]
-    from precollapse.hooks.small_models import small_model, small_tokenizer
+    from precollapse.perf.small_models import small_model, small_tokenizer
 
     other = Extractor(small_model("gpt2"), small_tokenizer(), check=False)
     with pytest.raises(RequestError, match="model_type is llama, but this is one whose model_type is gpt2"):
@@ -539,7 +539,7 @@ def test_a_hub_model_is_the_commit_that_the_run_was_made_of(hub: Any, tmp_path: 
         RequestError, match=f"model_revision is {first}, but this is one whose model_revision is {second}"
     ):
         run_steer(SteerConfig(run.path, revision="main", **asked), progress=False)
-    from precollapse.cli import main
+    from precollapse.cli.main import main
 
     words = ["steer", str(run.path), "--layer", "1", "--target", "entropy_bits", "--no-generate", "--quiet"]
     assert main([*words, "--model", "lab/tiny", "--revision", second]) == 2

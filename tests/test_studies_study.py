@@ -16,9 +16,10 @@ import torch
 
 import precollapse as pc
 from precollapse import store
-from precollapse.studies import StudyConfig, grading, moments, run_study, shard_loop
+from precollapse.hooks.decoding.greedy import continue_greedily
+from precollapse.studies import StudyConfig, moments, run_study, shard_loop
 from precollapse.studies import study as study_module
-from precollapse.studies.generation import continue_greedily
+from precollapse.studies.grading import graders as grading
 
 SMALL = {"n": 4, "max_new_tokens": 6, "benchmarks": ("builtin", "builtin_choice"), "regimes": ("baseline", "cot")}
 

@@ -16,12 +16,12 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from precollapse.analysis import trajectories as t
-from precollapse.analysis import trajectory_preregistration as registration
-from precollapse.analysis import trajectory_statistics as ts
-from precollapse.analysis.trajectory_public import chain_table, load_distributions, load_texts
-from precollapse.analysis.trajectory_tables import agreement, completion_curve
+from precollapse.analysis.trajectories import preregistration as registration
+from precollapse.analysis.trajectories import shapes as t
+from precollapse.analysis.trajectories import statistics as ts
+from precollapse.analysis.trajectories.public import chain_table, load_distributions, load_texts
 from precollapse.errors import RequestError
+from precollapse.reports.trajectory_tables import agreement, completion_curve
 
 # -- entropies -----------------------------------------------------------------------------------------------------------
 

@@ -13,10 +13,10 @@ import torch
 import transformers as tf
 
 from precollapse.errors import RequestError
-from precollapse.studies import prefix_tree, trajectories
-from precollapse.studies.forced import _alone, answer_forms
-
-from .conftest import byte_tokenizer
+from precollapse.hooks.decoding import tree as prefix_tree
+from precollapse.studies.trajectories import run as trajectories
+from precollapse.studies.trajectories.forced import _alone, answer_forms
+from precollapse.tests.conftest import byte_tokenizer
 
 VOCAB = 264
 SMALL = {

@@ -17,10 +17,13 @@ import pandas as pd
 import pytest
 
 from precollapse import open_run, verify
-from precollapse.analysis.trajectory_tables import forced_table, run_agreement, sampled_table
 from precollapse.errors import RequestError
+from precollapse.reports.trajectory_tables import forced_table, run_agreement, sampled_table
 from precollapse.store import ConfigMismatch
-from precollapse.studies import benchmarks, segmentation, trajectories, trajectory_shards
+from precollapse.studies import benchmarks
+from precollapse.studies.trajectories import run as trajectories
+from precollapse.studies.trajectories import segmentation
+from precollapse.studies.trajectories import shards as trajectory_shards
 
 REGISTRATION = """
 title: small

@@ -10,10 +10,9 @@ import torch
 import transformers as tf
 
 from precollapse.errors import RequestError
-from precollapse.studies import chains
-from precollapse.studies.shared_prefix import Origin, crosses, decoding_for
-
-from .conftest import byte_tokenizer
+from precollapse.hooks.decoding.continuations import Origin, crosses, decoding_for
+from precollapse.studies.trajectories import chains
+from precollapse.tests.conftest import byte_tokenizer
 
 VOCAB, END = 264, 257
 SMALL = {

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precollapse.errors import RequestError
-from precollapse.studies import segmentation as s
+from precollapse.studies.trajectories import segmentation as s
 
 TEXT = 'First, add 3.5 and 4. Is it 7.5? Yes!\nSo the sum is 7.5.\n\nStep 1: check it.\nStep 2: done "now." End'
 

@@ -16,7 +16,7 @@ from ...errors import CaptureError, RequestError
 from ..architectures import Architecture, describe
 from ..attention import attention_rows, supports_attention
 from ..boundary import Batch
-from ..decoding import cache_name, cache_of
+from ..decoding.steps import cache_name, cache_of
 from ..evaluation import evaluating
 from ..models import refuse_unsupported
 from ..taps import RowBuffers, first_tensor, tapped

@@ -1,0 +1,394 @@
+"""Directions: along what an outcome differs in a run's states.
+
+Guarantees that a direction sees training items only, so that its effect can be measured on the others, and that differences
+between prompting regimes or benchmarks are not taken for the outcome's.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import RequestError
+
+METHODS = ("mean-difference", "probe")
+C_GRID = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2)
+FALLBACK_C = 1.0
+FEW_VALIDATION = 5
+"""With fewer validation states of the rarer class the choice of C is said to rest on few."""
+
+
+@dataclass(frozen=True, eq=False)
+class Direction:
+    """A direction in the states of one site and layer, as long as the two classes' means are apart.
+
+    Attributes
+    ----------
+    vector : float64 [d]
+        Points from the negative class to the positive one.
+    site : str
+    layer : int
+    method : {"mean-difference", "probe"}
+    target : str
+        What the classes are, in words.
+    provenance : dict
+        The run, the model, the classes' counts, the split and the settings.
+    train_items, validation_items : tuple of (str, str)
+        Items (benchmark, item_id) that the direction has seen; all others are held out.
+    """
+
+    vector: np.ndarray
+    site: str
+    layer: int
+    method: str
+    target: str
+    provenance: dict[str, Any]
+    train_items: tuple[tuple[str, str], ...]
+    validation_items: tuple[tuple[str, str], ...]
+
+
+def learn_direction(
+    run: Any,
+    layer: int,
+    target: str = "correct",
+    *,
+    method: str = "mean-difference",
+    site: str = "resid_post",
+    positive: Any = None,
+    negative: Any = None,
+    benchmark: str | Sequence[str] | None = None,
+    regime: str | Sequence[str] | None = None,
+    split: Any = None,
+    seed: int = 0,
+) -> Direction:
+    """Learn a direction from a run's states and a column of outcomes.
+
+    Parameters
+    ----------
+    run : store.Run
+        What `open_run` returns.
+    layer : int
+        A captured layer; negative ones count back from the last captured one.
+    target : str
+        A column of `run.states`. Yes/no columns (`correct`, `compliant`, `truncated`) make two classes; a column of
+        names (`option_choice`, `answer`, `gold`) needs `positive`; a column of numbers (`entropy_bits`,
+        `option_margin`, `output_tokens`) is cut at its median over the training states, the upper half positive.
+    method : {"mean-difference", "probe"}
+        "mean-difference": mean state of the positive class minus that of the negative one. "probe": the gradient of
+        a logistic probe's logit with respect to the state, that is, its weights divided by its scaler's scales; C is
+        chosen on validation items by AUROC.
+    site : str
+    positive, negative : optional
+        Values of the two classes; with `positive` alone all other values are negative.
+    benchmark, regime : str or sequence of str, optional
+        Use these states only.
+    split : optional
+        A split by item, as `analysis.splits.split_items` makes: its `part` maps items to 0 (training), 1 (validation)
+        or 2 (held out). Items are named by (benchmark, item_id), or by `item_id` alone where there is one benchmark.
+        None deals the items 60/20/20, balanced by label.
+    seed : int
+        Seed of that split.
+
+    Returns
+    -------
+    Direction
+        Both methods' vectors have the length of the mean difference, so that one scale means one displacement.
+
+    Raises
+    ------
+    RequestError
+        If a name is unknown, no state has the outcome, or the training states hold one class only.
+
+    Notes
+    -----
+    With several regimes or benchmarks, classes are compared within each (benchmark, regime) cell: the difference is
+    the coefficient of the class in a regression with one intercept per cell, and the probe sees states centred by cell.
+    """
+    if method not in METHODS:
+        raise RequestError(f"steering method {method!r} is unknown; choose from {', '.join(METHODS)}")
+    data = TrainingStates.read(run, layer, target, site, positive, negative, benchmark, regime, split=split, seed=seed)
+    difference = data.difference()
+    length = float(np.linalg.norm(difference))
+    if not length > 0:
+        raise RequestError(
+            f"the two classes of {data.words} have the same mean at layer {data.layer}; there is no direction"
+        )
+    vector, fitted = difference, {}
+    if method == "probe":
+        probe = data.probe()
+        vector = probe.weight / np.linalg.norm(probe.weight) * length
+        fitted = {
+            "C": probe.C,
+            "C_note": probe.note,
+            "train_auroc": probe.train_auroc,
+            "validation_auroc": probe.validation_auroc,
+            "cosine_with_mean_difference": float(vector @ difference / length**2),
+        }
+    return Direction(
+        vector,
+        site,
+        data.layer,
+        method,
+        data.words,
+        provenance={**data.provenance(run), **fitted, "seed": seed if split is None else getattr(split, "seed", None)},
+        train_items=data.items_of(0),
+        validation_items=data.items_of(1),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class LinearProbe:
+    """A logistic probe in the states' own coordinates: logit = state . weight + bias.
+
+    Attributes
+    ----------
+    weight : float64 [d]
+    bias : float
+    C : float
+    note : str
+        Why C was not chosen on validation items, or on how few of the rarer class; empty otherwise.
+    train_auroc, validation_auroc : float
+        NaN where a part holds one class only.
+    """
+
+    weight: np.ndarray
+    bias: float
+    C: float
+    note: str
+    train_auroc: float
+    validation_auroc: float
+
+    def __call__(self, states: np.ndarray) -> np.ndarray:
+        """Logits [n] of states [n, d]."""
+        return np.asarray(states, np.float64) @ self.weight + self.bias
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingStates:
+    """States with a usable outcome, by part of the split.
+
+    Attributes
+    ----------
+    x : float64 [n, d]
+    y : bool [n]
+    part : int [n]
+        0 training, 1 validation, 2 held out.
+    cell : int [n]
+        Number of each state's (benchmark, regime).
+    items : list of (str, str)
+    layer : int
+    words : str
+        What the classes are.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    part: np.ndarray
+    cell: np.ndarray
+    items: list[tuple[str, str]]
+    layer: int
+    words: str
+
+    @classmethod
+    def read(
+        cls,
+        run: Any,
+        layer: int,
+        target: str,
+        site: str,
+        positive: Any,
+        negative: Any,
+        benchmark: Any,
+        regime: Any,
+        *,
+        split: Any,
+        seed: int,
+    ) -> TrainingStates:
+        """Read a run's states of one layer with the classes of a column; see `learn_direction`."""
+        chosen = run.select(regime=regime, benchmark=benchmark)
+        states = chosen.states
+        if target not in states.columns:
+            raise RequestError(f"the run has no column {target!r}; it has {', '.join(map(str, states.columns))}")
+        layers = chosen.sites.get(site)
+        if layers is None:
+            raise RequestError(f"the run holds no layers of site {site!r}; it has {', '.join(chosen.sites) or 'none'}")
+        number = layers[layer] if -len(layers) <= layer < 0 else layer
+        items = item_names(states)
+        x = np.asarray(chosen.resid(number, site=site), np.float64).reshape(len(states), -1)
+        known = states[target].notna().to_numpy(bool) & np.isfinite(x).all(1)
+        part = _parts(items, states[target], known, split, seed)
+        y, words = _classes(states[target], target, positive, negative, known & (part == 0))
+        usable = known & ~np.isnan(y)
+        cells = {c: i for i, c in enumerate(dict.fromkeys(zip(states["benchmark"], states["regime"], strict=True)))}
+        cell = np.array([cells[c] for c in zip(states["benchmark"], states["regime"], strict=True)], dtype=int)
+        rows = np.flatnonzero(usable)
+        made = cls(x[rows], y[rows] > 0, part[rows], cell[rows], [items[i] for i in rows], int(number), words)
+        train = made.y[made.part == 0]
+        if not 0 < train.sum() < train.size:
+            raise RequestError(
+                f"the {train.size} training states hold one class of {words} only ({int(train.sum())} positive); "
+                "choose another target, other states, or a run with more items"
+            )
+        return made
+
+    def difference(self) -> np.ndarray:
+        """Positive mean minus negative mean [d] over the training states, compared within cells."""
+        total, weights = np.zeros(self.x.shape[1]), 0.0
+        for c in np.unique(self.cell):
+            here = (self.cell == c) & (self.part == 0)
+            ups, downs = self.x[here & self.y], self.x[here & ~self.y]
+            if len(ups) and len(downs):
+                weight = len(ups) * len(downs) / (len(ups) + len(downs))
+                total += weight * (ups.mean(0) - downs.mean(0))
+                weights += weight
+        if not weights:
+            raise RequestError(
+                f"no benchmark and regime has both classes of {self.words} among its training states; choose other states"
+            )
+        return total / weights
+
+    def probe(self) -> LinearProbe:
+        """Logistic probe on the training states, centred by cell and scaled; C by validation AUROC.
+
+        Weights lie in the span of the training states whatever the penalty, so the fit is made in coordinates of that
+        span: exact, and small where features outnumber states.
+        """
+        from sklearn.linear_model import LogisticRegression
+
+        train, validation = self.part == 0, self.part == 1
+        x = self.x.copy()
+        means = {c: x[train & (self.cell == c)].mean(0) for c in np.unique(self.cell[train])}
+        for c in np.unique(self.cell):
+            x[self.cell == c] -= means.get(c, x[train].mean(0))
+        scale = x[train].std(0)
+        scale = np.where(scale <= 1e-7 * np.abs(self.x[train]).max(0), 1.0, scale)
+        z = x / scale
+        _, lengths, span = np.linalg.svd(z[train], full_matrices=False)
+        span = span[lengths > lengths.max() * max(z[train].shape) * np.finfo(float).eps]
+        reduced = z @ span.T
+        fits = []
+        for c in C_GRID:
+            model = LogisticRegression(C=c, solver="newton-cholesky", tol=1e-8, max_iter=1000)
+            fits.append(model.fit(reduced[train], self.y[train]))
+        marks = [_auroc(self.y[validation], m.decision_function(reduced)[validation]) for m in fits]
+        defined = all(map(math.isfinite, marks))
+        best = int(np.argmax(np.round(marks, 12))) if defined else C_GRID.index(FALLBACK_C)
+        model = fits[best]
+        rarer = min(int(self.y[validation].sum()), int((~self.y[validation]).sum()))
+        few = f"only {rarer} validation states of the rarer class" if rarer < FEW_VALIDATION else ""
+        weight = (model.coef_[0] @ span) / scale
+        centre = np.mean([means[c] for c in self.cell[train]], axis=0)
+        return LinearProbe(
+            weight,
+            float(model.intercept_[0] - centre @ weight),
+            C_GRID[best],
+            few if defined else f"validation items hold one class or none: C fixed at {FALLBACK_C:g}",
+            _auroc(self.y[train], model.decision_function(reduced)[train]),
+            marks[best],
+        )
+
+    def items_of(self, part: int) -> tuple[tuple[str, str], ...]:
+        """Distinct items of a part, in order."""
+        return tuple(dict.fromkeys(item for item, p in zip(self.items, self.part, strict=True) if p == part))
+
+    def provenance(self, run: Any) -> dict[str, Any]:
+        """Where the states come from and how many there are."""
+        capture = run.manifest.get("capture", {})
+        train = self.part == 0
+        return {
+            "run": os.path.basename(str(run.path).rstrip("/")),
+            "config_hash": run.config_hash,
+            **{
+                k: capture.get(k) for k in ("model", "model_revision", "tokenizer_hash", "dtype", "n_layers", "d_model")
+            },
+            "n_train": int(train.sum()),
+            "n_positive": int(self.y[train].sum()),
+            "n_validation": int((self.part == 1).sum()),
+            "cells": int(np.unique(self.cell[train]).size),
+            "median_state_norm": float(np.median(np.linalg.norm(self.x[train], axis=1))),
+        }
+
+
+def item_names(states: Any) -> list[tuple[str, str]]:
+    """Each state's item as (benchmark, item_id): ids are unique within a benchmark only."""
+    return [(str(b), str(i)) for b, i in zip(states["benchmark"], states["item_id"], strict=True)]
+
+
+def _classes(column: Any, target: str, positive: Any, negative: Any, train: np.ndarray) -> tuple[np.ndarray, str]:
+    """1 and 0 for the two classes, NaN for states of neither; and the classes in words."""
+    values = list(column)
+    known = column.notna().to_numpy(bool)
+    present = list(dict.fromkeys(v for v, k in zip(values, known, strict=True) if k))
+    out = np.full(len(values), np.nan)
+    if not present:
+        raise RequestError(f"no state has a value of {target!r}; the run may have been made without generating")
+    if positive is not None or negative is not None:
+        positive, negative = (_named(value, present) for value in (positive, negative))
+        for value in (positive, negative):
+            if value is not None and value not in present:
+                shown = ", ".join(map(str, present[:12]))
+                raise RequestError(f"no state has {target} = {value!r}; its values are {shown}")
+        if positive is None or positive == negative:
+            raise RequestError(f"positive is {positive!r} and negative {negative!r}; give two different classes")
+        for i in np.flatnonzero(known):
+            if values[i] == positive:
+                out[i] = 1.0
+            elif negative is None or values[i] == negative:
+                out[i] = 0.0
+        return out, f"{target} = {positive} against " + ("all else" if negative is None else str(negative))
+    if all(isinstance(v, bool | np.bool_) or (isinstance(v, int | float) and v in (0, 1)) for v in present):
+        out[known] = [float(v) for v, k in zip(values, known, strict=True) if k]
+        return out, target
+    if all(isinstance(v, int | float | np.number) for v in present):
+        numbers = np.array([float(v) if k else np.nan for v, k in zip(values, known, strict=True)])
+        cut = float(np.median(numbers[train])) if train.any() else math.nan
+        out[known] = numbers[known] > cut
+        return out, f"{target} above its training median of {cut:.6g}"
+    raise RequestError(f"{target!r} holds names ({', '.join(map(str, present[:12]))}); say which is positive")
+
+
+def _named(asked: Any, present: list[Any]) -> Any:
+    """The value that was asked for by its text, as from a command line; else what was asked for."""
+    found = [v for v in present if str(v) == asked]
+    return found[0] if asked not in present and len(found) == 1 else asked
+
+
+def balancing_labels(column: Any) -> list[Any]:
+    """What a split over a column's items is balanced by: its values, or for decimal numbers which half they are in."""
+    if column.dtype.kind != "f":
+        return list(column)
+    return list(column > column.median())
+
+
+def _parts(items: list[tuple[str, str]], column: Any, known: np.ndarray, split: Any, seed: int) -> np.ndarray:
+    """Part of each state by its item."""
+    if split is not None:
+        single = len({benchmark for benchmark, _ in items}) <= 1
+        found = [split.part.get(item, split.part.get(item[1]) if single else None) for item in items]
+        if None in found:
+            missing = items[found.index(None)]
+            raise RequestError(f"item {missing[1]!r} of {missing[0]} is not in the split; make it over all items")
+        return np.array(found, dtype=int)
+    labels: dict[tuple[str, str], list[str]] = {}
+    for item, value, k in zip(items, balancing_labels(column), known, strict=True):
+        labels.setdefault(item, []).append(str(value) if k else "")
+    rng = np.random.default_rng(seed)
+    order = list(labels)
+    draw = rng.permutation(len(order))
+    ranked = sorted(range(len(order)), key=lambda i: (labels[order[i]], draw[i]))
+    # walk the items label by label and give each tenth its parts, from a random start
+    start = rng.integers(10)
+    dealt = [0, 0, 1, 0, 2, 0, 0, 1, 0, 2]
+    part = {order[i]: dealt[(rank + start) % 10] for rank, i in enumerate(ranked)}
+    return np.array([part[item] for item in items], dtype=int)
+
+
+def _auroc(y: np.ndarray, score: np.ndarray) -> float:
+    from sklearn.metrics import roc_auc_score
+
+    return float(roc_auc_score(y, score)) if 0 < y.sum() < y.size else math.nan

@@ -1,0 +1,398 @@
+"""One sequence and many branches of it, in one forward pass.
+
+Guarantees that every branch sees exactly its own prefix and itself, at the positions it would have had if it had been run
+alone, in full-attention and sliding-window layers alike; and that a model for which this does not hold is found out before
+its numbers are used. `method_for` runs a small probe once per model, compares it with plain forward passes, and falls back
+to running the prefix once and reusing its cache, saying why. This prevents the silent fault of tree masks: a family that
+ignores the mask, the positions or the window still returns numbers.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...errors import RequestError
+from ..architectures import Architecture, describe
+from ..evaluation import evaluating
+from ..taps import foreign_hook
+from .rotary import length_rule
+from .steps import cache_name, cache_of
+
+TRUNK = -1
+_MASKED_ATTENTION = ("eager", "sdpa")
+_MASKED_LAYERS = {"full_attention", "sliding_attention"}
+_PROBE_TOKENS = 24
+_LONGEST_PROBE = 512
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A run of tokens that continues another one.
+
+    Attributes
+    ----------
+    tokens : tuple of int
+    parent : int
+        Index of the segment it continues, which must come earlier; `TRUNK` for a sequence of its own.
+    cut : int
+        How many of the parent's tokens it sees.
+    """
+
+    tokens: tuple[int, ...]
+    parent: int = TRUNK
+    cut: int = 0
+
+
+@dataclass(frozen=True)
+class Row:
+    """A position whose state is wanted: token `index` of segment `segment`."""
+
+    segment: int
+    index: int
+
+
+@dataclass(frozen=True)
+class Method:
+    """How a model's branches are run: `name` is "tree" (one pass), "cache" (prefix once, its cache reused) or
+    "separate" (every text anew), `reason` says why the tree was not used, and `error` is the largest relative difference that the probe found (NaN when not run)."""
+
+    name: str
+    reason: str | None
+    error: float
+
+
+@dataclass(frozen=True)
+class TreeStates:
+    """States at the rows asked for.
+
+    Attributes
+    ----------
+    final : Tensor
+        [rows, d], after the final norm: what the unembedding reads.
+    residual : Tensor or None
+        [rows, layers, d], each block's output; None unless asked for.
+    tokens : int
+        Tokens the model ran.
+    """
+
+    final: Tensor
+    residual: Tensor | None
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Segments laid out in one row: token ids [Q], positions [Q], visibility [Q, Q], and each segment's first column."""
+
+    tokens: Tensor
+    positions: Tensor
+    visible: Tensor
+    offsets: tuple[int, ...]
+
+
+def lay_out(segments: Sequence[Segment]) -> Layout:
+    """Concatenate segments and derive which token sees which, and at what position each stands."""
+    offsets: list[int] = []
+    starts: list[int] = []
+    lineages: list[list[tuple[int, int]]] = []
+    total = 0
+    for s in segments:
+        offsets.append(total)
+        total += len(s.tokens)
+        if s.parent == TRUNK:
+            starts.append(0)
+            lineages.append([])
+        else:
+            starts.append(starts[s.parent] + s.cut)
+            lineages.append([*lineages[s.parent], (s.parent, s.cut)])
+    visible = torch.zeros(total, total, dtype=torch.bool)
+    positions = torch.empty(total, dtype=torch.int64)
+    for s, offset, start, lineage in zip(segments, offsets, starts, lineages, strict=True):
+        here = slice(offset, offset + len(s.tokens))
+        positions[here] = torch.arange(start, start + len(s.tokens))
+        visible[here, here] = torch.ones(len(s.tokens), len(s.tokens), dtype=torch.bool).tril()
+        for ancestor, cut in lineage:
+            visible[here, offsets[ancestor] : offsets[ancestor] + cut] = True
+    tokens = torch.tensor([t for s in segments for t in s.tokens], dtype=torch.int64)
+    return Layout(tokens, positions, visible, tuple(offsets))
+
+
+def attention_masks(config: Any, visible: Tensor, query: Tensor, key: Tensor, dtype: torch.dtype) -> Any:
+    """The additive mask a model takes, [1, 1, Q, K], or one per kind of layer where the model has several.
+
+    Parameters
+    ----------
+    config : PreTrainedConfig
+    visible : bool Tensor, [Q, K]
+    query, key : int64 Tensor, [Q] and [K]
+        Positions in the text, from which the sliding window is measured.
+    dtype : torch.dtype
+        The model's, in which the mask is added to the scores.
+    """
+    window = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None)
+
+    def additive(allowed: Tensor) -> Tensor:
+        mask = torch.zeros(allowed.shape, dtype=dtype, device=allowed.device)
+        return mask.masked_fill_(~allowed, torch.finfo(dtype).min)[None, None]
+
+    near = visible if window is None else visible & (query[:, None] - key[None, :] < window)
+    if kinds is None:
+        return additive(near)
+    return {"full_attention": additive(visible), "sliding_attention": additive(near)}
+
+
+@contextmanager
+def _reading_residual(blocks: Sequence[Any], rows: Tensor, out: list[Tensor]) -> Iterator[None]:
+    """While open, appends every block's output at `rows` to `out`, in block order; nothing is left behind."""
+
+    def read(_module: Any, _inputs: Any, output: Any) -> None:
+        hidden = output[0] if isinstance(output, tuple) else output
+        out.append(hidden[0, rows].detach())
+
+    handles = [block.register_forward_hook(read) for block in blocks]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@torch.no_grad()
+def run_tree(
+    arch: Architecture, model: Any, segments: Sequence[Segment], rows: Sequence[Row], residual: bool = False
+) -> TreeStates:
+    """States of `rows` in one forward pass under a tree mask."""
+    device = model.get_input_embeddings().weight.device
+    layout = lay_out(segments)
+    index = torch.tensor([layout.offsets[r.segment] + r.index for r in rows], device=device)
+    positions = layout.positions.to(device)
+    config = model.config.get_text_config(decoder=True)
+    mask = attention_masks(config, layout.visible.to(device), positions, positions, model.dtype)
+    found: list[Tensor] = []
+    with _reading_residual(arch.blocks if residual else (), index, found):
+        out = arch.backbone(
+            input_ids=layout.tokens[None].to(device), position_ids=positions[None], attention_mask=mask, use_cache=False
+        )
+    states = torch.stack(found, dim=1) if residual else None
+    return TreeStates(out.last_hidden_state[0, index], states, len(layout.tokens))
+
+
+@torch.no_grad()
+def run_cached(
+    arch: Architecture, model: Any, segments: Sequence[Segment], rows: Sequence[Row], residual: bool = False
+) -> TreeStates:
+    """The same states by running each segment once and continuing copies of its cache, one branch at a time.
+
+    Works for every family that has a cache, recurrent ones included; slower, since each branch is a forward pass.
+    """
+    device = model.get_input_embeddings().weight.device
+    wanted: dict[int, list[int]] = {}
+    for r in rows:
+        wanted.setdefault(r.segment, []).append(r.index)
+    children: dict[int, list[int]] = {}
+    for i, s in enumerate(segments):
+        children.setdefault(s.parent, []).append(i)
+    final: dict[Row, Tensor] = {}
+    blocks: dict[Row, Tensor] = {}
+    ran = 0
+
+    def walk(i: int, cache: Any, start: int) -> None:
+        nonlocal ran
+        segment = segments[i]
+        branches = sorted(children.get(i, ()), key=lambda c: segments[c].cut)
+        stops = sorted({segments[c].cut for c in branches} | {len(segment.tokens)})
+        done = 0
+        for stop in stops:
+            if stop > done:
+                local = [k for k in wanted.get(i, ()) if done <= k < stop]
+                index = torch.tensor([k - done for k in local], dtype=torch.int64, device=device)
+                ids = torch.tensor([segment.tokens[done:stop]], device=device)
+                positions = torch.arange(start + done, start + stop, device=device)[None]
+                found: list[Tensor] = []
+                with _reading_residual(arch.blocks if residual else (), index, found):
+                    out = run_with_cache(arch, ids, positions, cache)
+                cache = cache_of(out)
+                ran += stop - done
+                for j, k in enumerate(local):
+                    final[Row(i, k)] = out.last_hidden_state[0, index[j]]
+                    if residual:
+                        blocks[Row(i, k)] = torch.stack([f[j] for f in found])
+                done = stop
+            here = [c for c in branches if segments[c].cut == stop]
+            for c in here:
+                walk(c, copy.deepcopy(cache), start + stop)
+
+    for root in children.get(TRUNK, ()):
+        walk(root, None, 0)
+    return TreeStates(
+        torch.stack([final[r] for r in rows]), torch.stack([blocks[r] for r in rows]) if residual else None, ran
+    )
+
+
+def run_with_cache(arch: Architecture, ids: Tensor, positions: Tensor, cache: Any) -> Any:
+    """One forward pass of `ids` [1, T] that continues `cache` (None: from the start), under whatever name the family has."""
+    accepted = accepted_arguments(arch)
+    arguments: dict[str, Any] = {"input_ids": ids, "use_cache": True}
+    if "position_ids" in accepted:
+        arguments["position_ids"] = positions
+    if cache is not None:
+        keyword = cache_name(accepted)
+        assert keyword is not None  # a model that takes no cache never gave one
+        arguments[keyword] = cache
+    return arch.backbone(**arguments)
+
+
+def accepted_arguments(arch: Architecture) -> set[str]:
+    """Names of the arguments that the backbone's forward pass takes."""
+    return set(inspect.signature(arch.backbone.forward).parameters)
+
+
+@torch.no_grad()
+def run_separately(
+    arch: Architecture, model: Any, segments: Sequence[Segment], rows: Sequence[Row], residual: bool = False
+) -> TreeStates:
+    """The same states by running every row's whole text anew: what the other methods are held against."""
+    device = model.get_input_embeddings().weight.device
+    final, blocks, ran = [], [], 0
+    for row in rows:
+        ids = torch.tensor([_path(segments, row)], device=device)
+        found: list[Tensor] = []
+        last = torch.tensor([ids.shape[1] - 1], device=device)
+        with _reading_residual(arch.blocks if residual else (), last, found):
+            out = arch.backbone(input_ids=ids, use_cache=False)
+        final.append(out.last_hidden_state[0, -1])
+        blocks += [torch.cat(found)] if residual else []
+        ran += ids.shape[1]
+    return TreeStates(torch.stack(final), torch.stack(blocks) if residual else None, ran)
+
+
+def _path(segments: Sequence[Segment], row: Row) -> list[int]:
+    """The whole text that ends in a row's token."""
+    segment = segments[row.segment]
+    tokens = list(segment.tokens[: row.index + 1])
+    while segment.parent != TRUNK:
+        cut, segment = segment.cut, segments[segment.parent]
+        tokens = [*segment.tokens[:cut], *tokens]
+    return tokens
+
+
+_RUNNERS = {"tree": run_tree, "cache": run_cached, "separate": run_separately}
+_METHODS: weakref.WeakKeyDictionary[Any, dict[str, Method]] = weakref.WeakKeyDictionary()
+
+
+def run(
+    model: Any, segments: Sequence[Segment], rows: Sequence[Row], residual: bool = False, method: str = "auto"
+) -> TreeStates:
+    """States of `rows` by the fastest method that is right for this model (`method_for`), or by a named one.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        A causal language model; it runs in evaluation mode and is left as found.
+    segments : sequence of Segment
+    rows : sequence of Row
+    residual : bool
+        Also return each block's output at the rows.
+    method : {"auto", "tree", "cache", "separate"}
+
+    Returns
+    -------
+    TreeStates
+    """
+    if method != "auto" and method not in _RUNNERS:
+        raise RequestError(f"unknown method {method!r}; choose auto, {', '.join(_RUNNERS)}")
+    arch = describe(model)
+    name = method
+    if method == "auto":  # a hook of someone else's is right on whole texts only
+        name = "separate" if foreign_hook(arch.backbone) else method_for(model).name
+    with evaluating(model):
+        return _RUNNERS[name](arch, model, segments, rows, residual)
+
+
+def method_for(model: Any) -> Method:
+    """Which method is right for a model; probed once per model and attention implementation."""
+    implementation = model.config._attn_implementation
+    known = _METHODS.setdefault(model, {})
+    if implementation not in known:
+        with evaluating(model):
+            known[implementation] = _choose(model, describe(model))
+    return known[implementation]
+
+
+def _choose(model: Any, arch: Architecture) -> Method:
+    if length_rule(model.config.get_text_config(decoder=True)) is not None:
+        return Method("separate", "its rotary embedding turns positions by the length of the whole text", math.nan)
+    reason = _unfit(model, arch)
+    segments, rows = _probe(model)
+    truth = run_separately(arch, model, segments, rows).final
+    if reason is None:
+        error = difference(run_tree(arch, model, segments, rows).final, truth)
+        if error <= tolerance(model.dtype):
+            return Method("tree", None, error)
+        reason = f"one pass under a tree mask gave states that differ by {error:.2g} from separate passes"
+    if cache_name(accepted_arguments(arch)) is None:
+        return Method("separate", f"{reason}; it has no cache to reuse", math.nan)
+    error = difference(run_cached(arch, model, segments, rows).final, truth)
+    if error <= tolerance(model.dtype):
+        return Method("cache", reason, error)
+    return Method("separate", f"{reason}; reusing its cache differs by {error:.2g}", error)
+
+
+def _unfit(model: Any, arch: Architecture) -> str | None:
+    """Why a tree mask cannot be given to this model at all."""
+    implementation = model.config._attn_implementation
+    if implementation not in _MASKED_ATTENTION:
+        return (
+            f"the attention {implementation!r} takes no explicit mask (load the model with attn_implementation='sdpa')"
+        )
+    missing = {"position_ids", "attention_mask"} - accepted_arguments(arch)
+    if missing:
+        return f"{arch.model_type} models take no {' and no '.join(sorted(missing))}"
+    if getattr(model.config, "alibi", False):
+        return f"this {arch.model_type} model takes its positions from the mask (ALiBi)"
+    other = set(getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ()) - _MASKED_LAYERS
+    if other:
+        return f"{arch.model_type} has layers of kind {', '.join(sorted(other))}, which a mask does not govern"
+    return None
+
+
+def _probe(model: Any) -> tuple[list[Segment], list[Row]]:
+    """A trunk of arbitrary tokens, longer than a short sliding window, with three branches and a branch of a branch."""
+    config = model.config.get_text_config(decoder=True)
+    window = getattr(config, "sliding_window", None) or 0
+    length = _PROBE_TOKENS + (window if window <= _LONGEST_PROBE else 0)
+    longest = getattr(config, "max_position_embeddings", None) or length + 8
+    length = max(4, min(length, longest - 8))
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, config.vocab_size, (length + 16,), generator=generator).tolist()
+    trunk, rest = tuple(ids[:length]), ids[length:]
+    segments = [
+        Segment(trunk),
+        Segment(tuple(rest[:3]), 0, length // 3),
+        Segment(tuple(rest[3:6]), 0, length - 1),
+        Segment(tuple(rest[6:8]), 1, 2),
+    ]
+    return segments, [Row(0, length - 1), Row(1, 2), Row(2, 1), Row(3, 1)]
+
+
+def difference(found: Tensor, truth: Tensor) -> float:
+    """Largest absolute difference relative to the largest true value; infinite when something is not a number."""
+    scale = truth.abs().max().clamp_min(1e-12)
+    error = float((found - truth).abs().max() / scale)
+    return error if math.isfinite(error) else math.inf
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    """Relative difference that rounding in `dtype` explains."""
+    return {torch.float32: 1e-4, torch.float64: 1e-9}.get(dtype, 5e-2)

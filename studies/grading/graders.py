@@ -1,0 +1,113 @@
+"""Grades one generated text against its gold answer.
+
+Guarantees: exact values, never a tolerance (199 is not 200, 18.9 is not 18); a text with no answer in the required form
+is wrong and non-compliant, never guessed at; the parsed answer is kept beside the verdict. docs/grading.md states the
+rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ...errors import RequestError
+from ..items import CHOICE, FORMATS
+from .math_equality import TIME_LIMIT, expressions_equal
+from .read_expression import final_expression, final_phrase, is_prose
+from .read_number import final_number, whole_number
+from .read_option import read_option
+
+_NUMBER_BENCHMARKS = ("gsm8k", "builtin")
+_LETTERS, _DIGITS = "ABCDE", "12345"
+
+
+@dataclass(frozen=True)
+class Grade:
+    """The verdict on one generated text.
+
+    Attributes
+    ----------
+    answer : str or None
+        The answer as parsed: a plain number, an expression or an option label; None where none could be read.
+    correct : bool
+        Whether `answer` equals the gold answer. False where there is no answer.
+    compliant : bool
+        Whether an answer could be read in the required form; it says nothing about its being right.
+    """
+
+    answer: str | None
+    correct: bool
+    compliant: bool
+
+
+def grade(
+    benchmark: str,
+    text: str,
+    gold: str,
+    choices: Mapping[str, str] | Iterable[str] | None = None,
+    *,
+    seconds: float = TIME_LIMIT,
+) -> Grade:
+    """Grade `text`, what a model wrote, against `gold`.
+
+    Parameters
+    ----------
+    benchmark : str
+        `gsm8k`, `math500`, `arc_challenge`, `aqua_rat`, `builtin`, `builtin_choice`, or a name of the user's own. The
+        user's items are graded as multiple choice where they have choices, as numbers where the gold answer is a
+        number, and as mathematical expressions otherwise.
+    text : str
+        The generated text alone, without the prompt.
+    gold : str
+        The gold answer: a number (or a GSM8K solution that ends in `#### number`), a LaTeX expression, or an option
+        label.
+    choices : mapping of str to str, or iterable of str, optional
+        Multiple choice: label to option text, or the labels alone. Default: `A`-`E`, or `1`-`5` where gold is a digit.
+    seconds : float
+        Processor time that one comparison of expressions may use; see `math_equality`.
+
+    Returns
+    -------
+    Grade
+
+    Raises
+    ------
+    RequestError
+        If gold is not one of the labels, or not a number where the benchmark's answers are numbers.
+    """
+    if choices is not None or FORMATS.get(benchmark) == CHOICE:
+        return _grade_option(benchmark, text, gold.strip(), choices)
+    if benchmark in _NUMBER_BENCHMARKS or (benchmark not in FORMATS and whole_number(gold)):
+        return _grade_number(benchmark, text, gold)
+    if benchmark not in FORMATS and is_prose(gold):
+        phrase = final_phrase(text)
+        return Grade(phrase, phrase is not None and _same_words(phrase, gold), phrase is not None)
+    answer = final_expression(text)
+    return Grade(answer, answer is not None and expressions_equal(gold, answer, seconds), answer is not None)
+
+
+def _grade_number(benchmark: str, text: str, gold: str) -> Grade:
+    gold_number = final_number(gold)
+    if gold_number is None:
+        raise RequestError(f"the gold answer of a {benchmark} item must be a number; found {gold!r}")
+    number = final_number(text)
+    if number is None:
+        return Grade(None, False, False)
+    return Grade(number.text, number.value == gold_number.value, True)
+
+
+def _same_words(phrase: str, gold: str) -> bool:
+    return " ".join(phrase.split()).casefold() == " ".join(gold.split()).casefold().rstrip(".")
+
+
+def _grade_option(benchmark: str, text: str, gold: str, choices: Mapping[str, str] | Iterable[str] | None) -> Grade:
+    if choices is None:
+        choices = _DIGITS if gold.isdigit() else _LETTERS
+    if not isinstance(choices, Mapping):
+        choices = dict.fromkeys(choices, "")
+    if gold not in choices:
+        raise RequestError(
+            f"the gold answer {gold!r} of a {benchmark} item is not one of its labels {', '.join(choices)}"
+        )
+    answer = read_option(text, choices)
+    return Grade(answer, answer == gold, answer is not None)

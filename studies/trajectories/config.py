@@ -1,0 +1,192 @@
+"""The settings of a trajectory study, checked before anything is loaded.
+
+Guarantees that every setting that decides a number enters the run's configuration and so its hash, the preregistration file
+included: a run cannot be continued under another protocol, nor a registration be edited after generation started.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...analysis.trajectories.preregistration import load_preregistration
+from ...analysis.trajectories.shapes import TIE_RULES
+from ...errors import RequestError
+from .. import benchmarks
+from .chains import SYSTEM_PROMPT, check_sampling
+from .forced import ANCHOR, TAG_SIDES
+from .segmentation import DEFAULT_CAP, check_cap, check_rule
+
+MEASURES = ("sampled", "forced")
+GRADED = ("whole", "continuation")
+
+
+@dataclass(frozen=True)
+class TrajectoryConfig:
+    """What `run_trajectories` does.
+
+    Attributes
+    ----------
+    out : path
+        The run to create or to continue.
+    model : str
+        See `Extractor.from_pretrained`.
+    benchmarks : tuple of str
+    items : mapping of str to path
+        JSON Lines files by benchmark.
+    chains : mapping of str to path
+        Chains to use instead of generating them, by benchmark: JSON Lines with `id` (of the item) and `chain`, or the
+        archive of cot-proxy-tasks-7, which brings its own questions.
+    n, seed : int
+        Items per benchmark and the seed of everything random.
+    measures : tuple of {"sampled", "forced"}
+    system : str
+        System prompt; "" for none.
+    chain_temperature, chain_tokens
+        Of the reference chain; temperature 0 is greedy.
+    rule, cap
+        Segmentation of the sampled trajectory; cap None for no cap.
+    m, temperature, continuation_tokens
+        Continuations per prefix, their temperature and token budget.
+    graded : {"whole", "continuation"}
+        Whether an answer is read from prefix and continuation together, or from the continuation alone.
+    forced_rule, forced_cap
+        Segmentation of the forced trajectory.
+    compare_rules : tuple of str
+        Further rules whose boundaries are branches of the same forced pass, to measure how much segmentation matters.
+    anchors : tuple of str
+        The first is the one reported; the others measure how much the wording matters.
+    options : tuple of str, optional
+        Options of the forced answers; None takes each item's own labels, or for free response the answers the model gave.
+    end_tag, tag_side
+        End-of-thinking tag, and whether it goes before or after the anchor.
+    residual : bool
+        Keep the residual stream at every forced boundary.
+    epsilon : float
+        Of the monotone flag, in nats.
+    tie : str
+        How a tie for the majority answer is resolved (`analysis.trajectories.TIE_RULES`).
+    preregistration : path, optional
+    dtype, device, revision
+        As in `Extractor.from_pretrained`.
+    shard_size : int
+        Items per shard.
+    """
+
+    out: str | Path
+    model: str = "smollm2-135m-instruct"
+    benchmarks: Sequence[str] = ("builtin",)
+    items: Mapping[str, str | Path] = field(default_factory=dict)
+    chains: Mapping[str, str | Path] = field(default_factory=dict)
+    n: int | None = None
+    seed: int = 0
+    measures: Sequence[str] = ("sampled",)
+    system: str = SYSTEM_PROMPT
+    chain_temperature: float = 0.7
+    chain_tokens: int = 600
+    rule: str = "blank-line"
+    cap: int | None = DEFAULT_CAP
+    m: int = 5
+    temperature: float = 0.7
+    continuation_tokens: int = 150
+    graded: str = "whole"
+    forced_rule: str = "sentence"
+    forced_cap: int | None = None
+    compare_rules: Sequence[str] = ()
+    anchors: Sequence[str] = (ANCHOR,)
+    options: Sequence[str] | None = None
+    end_tag: str | None = None
+    tag_side: str = "before"
+    residual: bool = False
+    epsilon: float = 0.01
+    tie: str = "first"
+    preregistration: str | Path | None = None
+    dtype: str = "auto"
+    device: str | None = None
+    revision: str | None = None
+    shard_size: int = 4
+
+    def __post_init__(self) -> None:
+        for name in ("benchmarks", "measures", "anchors", "options"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            value = (value,) if isinstance(value, str) else tuple(value)
+            if not value or len(set(value)) != len(value):
+                raise RequestError(
+                    f"{name} must name at least one thing, and each once, found {', '.join(value) or 'none'}"
+                )
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "compare_rules", tuple(self.compare_rules))
+        for name in self.benchmarks:
+            if name not in benchmarks.FORMATS and name not in self.items and name not in self.chains:
+                raise RequestError(
+                    f"benchmark {name!r} is unknown; choose from {', '.join(benchmarks.FORMATS)}, or give rows with --items {name}=FILE"
+                )
+        for name in (*self.items, *self.chains):
+            if name not in self.benchmarks:
+                raise RequestError(
+                    f"a file was given for {name!r}, which is not among the benchmarks {', '.join(self.benchmarks)}"
+                )
+        for value, allowed, what in (
+            *((m, MEASURES, "measure") for m in self.measures),
+            (self.graded, GRADED, "text to grade"),
+            (self.tag_side, TAG_SIDES, "side of the end-of-thinking tag"),
+            (self.tie, TIE_RULES, "tie rule"),
+        ):
+            if value not in allowed:
+                raise RequestError(f"the {what} {value!r} is unknown; choose from {', '.join(allowed)}")
+        check_rule(self.rule)
+        for rule in (self.forced_rule, *self.compare_rules):
+            check_rule(rule)
+        check_cap(self.cap)
+        check_cap(self.forced_cap)
+        check_sampling(self.chain_temperature, self.chain_tokens)
+        check_sampling(self.temperature, self.continuation_tokens, self.m)
+        if not self.epsilon >= 0:
+            raise RequestError(f"epsilon must be zero or more nats, found {self.epsilon}")
+        for name in ("n", "shard_size"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise RequestError(f"{name} must be a whole number of at least 1, found {value!r}")
+        if self.options is not None and len(self.options) < 2:
+            raise RequestError(f"at least two options are needed, found {', '.join(self.options)}")
+        if self.preregistration is not None:
+            load_preregistration(self.preregistration)
+
+
+_NOT_NUMBERS = ("out", "items", "chains", "device", "model", "preregistration", "shard_size", "epsilon", "tie")
+"""Settings that no stored number depends on, or that enter through what they stand for."""
+
+
+def settings(config: TrajectoryConfig) -> dict[str, Any]:
+    """The settings that decide stored numbers, as JSON values; what the model, items and chains add is not here."""
+    values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.name not in _NOT_NUMBERS}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def defaults() -> dict[str, Any]:
+    """At what value each setting counts as not given."""
+    found: dict[str, Any] = {}
+    for f in dataclasses.fields(TrajectoryConfig):
+        if f.name not in _NOT_NUMBERS and f.default is not dataclasses.MISSING:
+            found[f.name] = list(f.default) if isinstance(f.default, tuple) else f.default
+    return found
+
+
+def file_digest(path: str | Path) -> str:
+    """First 16 hex digits of a file's SHA-256.
+
+    Raises
+    ------
+    RequestError
+        When the file cannot be read.
+    """
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+    except OSError as error:
+        raise RequestError(f"cannot read {path} ({error.strerror}); give an existing file") from error

@@ -1,0 +1,535 @@
+"""What the model would answer if it were made to answer now, at every boundary of a chain of reasoning.
+
+Guarantees that each forced distribution equals the one of a separate pass over prompt, prefix and anchor, whatever else is in
+the batch, and that an option's probability counts all its surface forms: one-token forms where every option has one, whole
+sequences otherwise, never the first piece of a longer option. All boundaries of a chain are branches of one forward pass
+(`prefix_tree`); families for which that does not hold reuse the prefix's cache, and the result says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...errors import RequestError
+from ...hooks.architectures import Architecture, describe
+from ...hooks.decoding.tree import TRUNK, Method, Row, Segment, method_for, run
+from ...hooks.options import option_forms, score_options
+from ...hooks.rendering import Renderer
+from ...hooks.unembedding import row_statistics
+from .segmentation import Boundaries, Segmentation, segment, to_tokens, token_ends_of_ids, token_ends_of_text
+
+ANCHOR = " So, the answer is:"
+ANCHOR_PARAPHRASES = (
+    ANCHOR,
+    " Therefore, the final answer is:",
+    " Thus, the correct answer is:",
+    " In short, my answer is:",
+    " Hence the answer must be:",
+)
+TAG_SIDES = ("before", "after")
+
+
+@dataclass(frozen=True)
+class ForcedTrajectory:
+    """Forced answers along one chain; k boundaries, K options, C candidates, L blocks.
+
+    Attributes
+    ----------
+    boundaries : int64 [k]
+        Chain tokens in each prefix; 0 is the empty prefix.
+    labels : tuple of str
+        The K options; empty without options.
+    option_logprobs : float64 [k, K]
+        Log-probability (nats, over the full vocabulary) of each option after the anchor, its surface forms together,
+        without what goes on to another option that starts alike (`4` without `42`).
+    entropy_nats, entropy_bits : float64 [k]
+        Entropy of the distribution renormalised over the options (over the candidates when there are no options).
+    choice : tuple of str
+        The most probable option (or candidate) at each boundary.
+    option_mass : float64 [k]
+        Probability of all options together.
+    margin : float64 [k]
+        Log-probability of the best option minus that of the second best (nats).
+    vocabulary_entropy_bits : float64 [k]
+        Entropy of the whole next-token distribution after the anchor.
+    candidates : tuple of str
+    candidate_logprobs : float64 [k, C] or None
+        Log-probability (nats) of each candidate answer as a sequence after the anchor and a space.
+    resid_boundary, resid_answer : float32 [k, L, d] or None
+        Residual stream at the prefix's last token and at the anchor's last token, on request.
+    segmentation : Segmentation or None
+        None when the boundaries were given.
+    inside, collapsed : int
+        Boundaries moved to a token's end, and boundaries dropped because they shared a token.
+    chain_tokens : int
+    tokens_run : int
+        Tokens the model ran for the pass this chain was part of.
+    method : Method
+    """
+
+    boundaries: np.ndarray
+    labels: tuple[str, ...]
+    option_logprobs: np.ndarray
+    entropy_nats: np.ndarray
+    entropy_bits: np.ndarray
+    choice: tuple[str, ...]
+    option_mass: np.ndarray
+    margin: np.ndarray
+    vocabulary_entropy_bits: np.ndarray
+    candidates: tuple[str, ...]
+    candidate_logprobs: np.ndarray | None
+    resid_boundary: np.ndarray | None
+    resid_answer: np.ndarray | None
+    segmentation: Segmentation | None
+    inside: int
+    collapsed: int
+    chain_tokens: int
+    tokens_run: int
+    method: Method
+
+
+@dataclass(frozen=True)
+class AnswerSet:
+    """Answers to score: for each label its forms, each a tuple of token ids."""
+
+    labels: tuple[str, ...]
+    forms: tuple[tuple[tuple[int, ...], ...], ...]
+
+    @property
+    def longest(self) -> int:
+        """Most tokens of any form."""
+        return max((len(form) for group in self.forms for form in group), default=0)
+
+
+@dataclass(frozen=True)
+class _Chain:
+    """One chain ready to run: prompt and chain ids, token counts at the boundaries, and what to score there."""
+
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+    boundaries: Boundaries
+    segmentation: Segmentation | None
+    options: AnswerSet
+    candidates: AnswerSet
+
+
+def answer_forms(tokenizer: Any, labels: Sequence[str], where: str = "options") -> AnswerSet:
+    """Token forms of answer options.
+
+    When every option has a one-token form, those are its forms (`hooks.options.option_forms`). Otherwise every option is
+    scored as a sequence, in two forms: as it stands and after a space. A sequence that another one starts with counts only
+    what does not go on to the longer one.
+
+    Raises
+    ------
+    RequestError
+        For fewer than two options, a repeated or empty one, or two that are the same tokens.
+    """
+    labels = tuple(labels)
+    stripped = {t.strip() for t in labels if isinstance(t, str)} - {""}
+    if len(labels) < 2 or len(stripped) != len(labels):
+        raise RequestError(f"{where} must be at least two different non-empty strings, found {list(labels)}")
+    sequences = [
+        tuple(dict.fromkeys(tuple(tokenizer(t, add_special_tokens=False)["input_ids"]) for t in (label, " " + label)))
+        for label in labels
+    ]
+    if all(any(len(form) == 1 for form in group) for group in sequences):
+        single = option_forms(tokenizer, labels, where)
+        return AnswerSet(labels, tuple(tuple((i,) for i in group) for group in single.forms))
+    owners: dict[tuple[int, ...], str] = {}
+    for label, group in zip(labels, sequences, strict=True):
+        for form in group:
+            if owners.setdefault(form, label) != label:
+                raise RequestError(f"{where} {owners[form]!r} and {label!r} are the same tokens; rename one")
+    return AnswerSet(labels, tuple(sequences))
+
+
+def candidate_forms(tokenizer: Any, answers: Sequence[str]) -> AnswerSet:
+    """Candidate answers as sequences after a space, one form each."""
+    unique = tuple(dict.fromkeys(a.strip() for a in answers))
+    if any(not a for a in unique):
+        raise RequestError("a candidate answer is empty; give the text of each")
+    return AnswerSet(unique, tuple((tuple(tokenizer(" " + a, add_special_tokens=False)["input_ids"]),) for a in unique))
+
+
+def anchor_tokens(tokenizer: Any, anchor: str, end_tag: str | None = None, tag_side: str = "before") -> tuple[int, ...]:
+    """Token ids of an anchor, with the model's end-of-thinking tag before or after it when one is given."""
+    if tag_side not in TAG_SIDES:
+        raise RequestError(f"the end-of-thinking tag goes {' or '.join(TAG_SIDES)} the anchor, got {tag_side!r}")
+    parts = [anchor] if end_tag is None else ([end_tag, anchor] if tag_side == "before" else [anchor, end_tag])
+    ids = tuple(i for part in parts for i in tokenizer(part, add_special_tokens=False)["input_ids"])
+    if not ids:
+        raise RequestError(
+            "the anchor is empty; give the words after which the answer is read, such as ' So, the answer is:'"
+        )
+    return ids
+
+
+def forced_answers(
+    ex: Any,
+    prompts: Sequence[Any],
+    chains: Sequence[str | Sequence[int]],
+    rule: str = "sentence",
+    anchor: str = ANCHOR,
+    options: Sequence[str] | Sequence[Sequence[str]] | None = ("A", "B", "C", "D"),
+    *,
+    cap: int | None = None,
+    candidates: Sequence[Sequence[str]] | None = None,
+    end_tag: str | None = None,
+    tag_side: str = "before",
+    boundaries: Sequence[Sequence[int]] | None = None,
+    residual: bool = False,
+    method: str = "auto",
+    tokens_per_pass: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> list[ForcedTrajectory]:
+    """Force an answer at every boundary of each chain and read its distribution.
+
+    Parameters
+    ----------
+    ex : Extractor, or anything with `.model` and `.tokenizer`
+        A Hugging Face causal language model in evaluation mode.
+    prompts : sequence
+        One per chain: text, chat messages or token ids, as `Extractor.capture` takes them.
+    chains : sequence of str or of token ids
+        The reasoning, as text (tokenised by itself) or as the ids the model wrote.
+    rule : str, default "sentence"
+        Segmentation rule (`segmentation.RULES`).
+    anchor : str
+        Appended at every boundary.
+    options : tuple of str, one tuple per chain, or None
+        Answers whose probabilities are compared. With neither options nor candidates only the vocabulary entropy is read.
+    cap : int or None
+        Most units; the tail is merged into the last.
+    candidates : sequence of sequences of str, optional
+        Per chain, free-response answers whose sequence log-probability is wanted.
+    end_tag, tag_side : str
+        End-of-thinking tag of the model, and whether it goes "before" or "after" the anchor.
+    boundaries : sequence of sequences of int, optional
+        Chain tokens per prefix, instead of `rule`.
+    residual : bool
+        Also keep the residual stream at each boundary and at each anchor's end.
+    method : {"auto", "tree", "cache", "separate"}
+        "auto" takes one pass where the model allows it (`prefix_tree.method_for`).
+    tokens_per_pass : int, optional
+        Put several chains into one pass while they hold at most this many tokens. None: one chain a pass.
+    progress : callable, optional
+        Called with the number of chains just done.
+
+    Returns
+    -------
+    list of ForcedTrajectory
+        One per chain; the empty prefix (0 tokens) comes first unless `boundaries` says otherwise.
+
+    Raises
+    ------
+    RequestError
+        When the lists differ in length, a rule or option is not usable, or a chain does not fit the model's context; no
+        work has been done then.
+    """
+    per_anchor = forced_under_anchors(
+        ex, prompts, chains, (anchor,), rule=rule, options=options, cap=cap, candidates=candidates, end_tag=end_tag,
+        tag_side=tag_side, boundaries=boundaries, residual=residual, method=method, tokens_per_pass=tokens_per_pass,
+        progress=progress,
+    )  # fmt: skip
+    return [by_anchor[0] for by_anchor in per_anchor]
+
+
+def forced_under_anchors(
+    ex: Any,
+    prompts: Sequence[Any],
+    chains: Sequence[str | Sequence[int]],
+    anchors: Sequence[str] = ANCHOR_PARAPHRASES,
+    *,
+    rule: str = "sentence",
+    options: Sequence[str] | Sequence[Sequence[str]] | None = ("A", "B", "C", "D"),
+    cap: int | None = None,
+    candidates: Sequence[Sequence[str]] | None = None,
+    end_tag: str | None = None,
+    tag_side: str = "before",
+    boundaries: Sequence[Sequence[int]] | None = None,
+    residual: bool = False,
+    method: str = "auto",
+    tokens_per_pass: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> list[list[ForcedTrajectory]]:
+    """`forced_answers` under several wordings of the anchor, all of them branches of the same pass.
+
+    Returns
+    -------
+    list of list of ForcedTrajectory
+        Per chain, one trajectory per anchor.
+    """
+    model, tokenizer = ex.model, ex.tokenizer
+    if not anchors:
+        raise RequestError("at least one anchor is needed")
+    suffixes = [anchor_tokens(tokenizer, a, end_tag, tag_side) for a in anchors]
+    prepared = _prepare(tokenizer, prompts, chains, rule, cap, options, candidates, boundaries)
+    limit = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+    for i, chain in enumerate(prepared):
+        answers = max(chain.options.longest, chain.candidates.longest, 1)
+        needed = len(chain.prompt) + len(chain.tokens) + max(map(len, suffixes)) + answers - 1
+        if limit is not None and needed > limit:
+            raise RequestError(
+                f"chain {i} needs {needed} positions with its prompt and anchor, but the model has {limit}; shorten it"
+            )
+    arch = describe(model)
+    how = method_for(model) if method == "auto" else Method(method, "asked for", math.nan)
+    results: list[list[ForcedTrajectory]] = []
+    for group in _groups(prepared, suffixes, tokens_per_pass):
+        results += _run_group(arch, model, group, suffixes, residual, how)
+        if progress is not None:
+            progress(len(group))
+    return results
+
+
+def _prepare(
+    tokenizer: Any,
+    prompts: Sequence[Any],
+    chains: Sequence[str | Sequence[int]],
+    rule: str,
+    cap: int | None,
+    options: Sequence[Any] | None,
+    candidates: Sequence[Sequence[str]] | None,
+    boundaries: Sequence[Sequence[int]] | None,
+) -> list[_Chain]:
+    shared = options is None or all(isinstance(o, str) for o in options)
+    lengths = {
+        "chains": chains,
+        "candidates": candidates,
+        "boundaries": boundaries,
+        "options": None if shared else options,
+    }
+    for name, given in lengths.items():
+        if given is not None and len(given) != len(prompts):
+            raise RequestError(f"{len(prompts)} prompts but {len(given)} {name}; give one per prompt")
+    renderer = Renderer(tokenizer)
+    known: dict[tuple[str, ...], AnswerSet] = {(): AnswerSet((), ())}
+    prepared = []
+    for i, (prompt, chain) in enumerate(zip(prompts, chains, strict=True)):
+        own = () if options is None else tuple(options if shared else options[i])
+        if own not in known:
+            known[own] = answer_forms(tokenizer, own, f"options of chain {i}")
+        if isinstance(chain, str):
+            text = chain
+            ids, ends = token_ends_of_text(tokenizer, chain)
+        else:
+            ids = [int(t) for t in chain]
+            text, ends = token_ends_of_ids(tokenizer, ids)
+        if boundaries is None:
+            cuts: Segmentation | None = segment(text, rule, cap, ends)
+            at = to_tokens(cuts.ends if cuts else (), ends)
+        else:
+            cuts, at = None, _given(boundaries[i], len(ids), i)
+        offered = AnswerSet((), ()) if candidates is None else candidate_forms(tokenizer, candidates[i])
+        prepared.append(
+            _Chain(renderer.render(prompt, f"prompt {i}").token_ids, tuple(ids), at, cuts, known[own], offered)
+        )
+    return prepared
+
+
+def _given(counts: Sequence[int], length: int, i: int) -> Boundaries:
+    counts = tuple(int(c) for c in counts)
+    if not counts or sorted(set(counts)) != list(counts) or counts[0] < 0 or counts[-1] > length:
+        raise RequestError(f"the boundaries of chain {i} must ascend within 0..{length} tokens, got {list(counts)}")
+    return Boundaries(counts, 0, 0)
+
+
+def _groups(
+    chains: Sequence[_Chain], suffixes: Sequence[tuple[int, ...]], budget: int | None
+) -> Iterator[list[_Chain]]:
+    """Consecutive chains that share a pass."""
+    group: list[_Chain] = []
+    used = 0
+    for chain in chains:
+        answers = sum(len(f) - 1 for s in (chain.options, chain.candidates) for forms in s.forms for f in forms)
+        size = len(chain.prompt) + len(chain.tokens)
+        size += len(chain.boundaries.tokens) * sum(len(s) + answers for s in suffixes)
+        if group and (budget is None or used + size > budget):
+            yield group
+            group, used = [], 0
+        group.append(chain)
+        used += size
+    if group:
+        yield group
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One token of one form: the row whose distribution holds its log-probability, and the token."""
+
+    row: int
+    token: int
+
+
+class _Branches:
+    """Collects the segments, rows and scoring steps of the chains that share a pass."""
+
+    def __init__(self) -> None:
+        self.segments: list[Segment] = []
+        self.rows: list[Row] = []
+
+    def add(self, segment: Segment) -> int:
+        self.segments.append(segment)
+        return len(self.segments) - 1
+
+    def read(self, segment: int, index: int) -> int:
+        self.rows.append(Row(segment, index))
+        return len(self.rows) - 1
+
+    def score(self, anchor: int, length: int, row: int, answers: AnswerSet) -> list[list[list[_Step]]]:
+        """Steps of every form of every answer after an anchor; the forms' inner tokens become branches of the anchor."""
+        steps = []
+        for group in answers.forms:
+            of_group = []
+            for form in group:
+                form_steps = [_Step(row, form[0])]
+                if len(form) > 1:
+                    branch = self.add(Segment(form[:-1], anchor, length))
+                    form_steps += [_Step(self.read(branch, j), form[j + 1]) for j in range(len(form) - 1)]
+                of_group.append(form_steps)
+            steps.append(of_group)
+        return steps
+
+
+@dataclass(frozen=True)
+class _Point:
+    """Rows of one boundary under one anchor."""
+
+    boundary: int
+    answer: int
+    options: list[list[list[_Step]]]
+    candidates: list[list[list[_Step]]]
+
+
+def _run_group(
+    arch: Architecture,
+    model: Any,
+    group: Sequence[_Chain],
+    suffixes: Sequence[tuple[int, ...]],
+    residual: bool,
+    how: Method,
+) -> list[list[ForcedTrajectory]]:
+    branches = _Branches()
+    points: list[list[list[_Point]]] = []
+    for chain in group:
+        trunk = branches.add(Segment(chain.prompt + chain.tokens, TRUNK, 0))
+        starts = [len(chain.prompt) + count for count in chain.boundaries.tokens]
+        prefix_rows = [branches.read(trunk, start - 1) for start in starts]
+        of_chain = []
+        for suffix in suffixes:
+            of_anchor = []
+            for start, prefix_row in zip(starts, prefix_rows, strict=True):
+                anchor = branches.add(Segment(suffix, trunk, start))
+                row = branches.read(anchor, len(suffix) - 1)
+                scored = [branches.score(anchor, len(suffix), row, s) for s in (chain.options, chain.candidates)]
+                of_anchor.append(_Point(prefix_row, row, *scored))
+            of_chain.append(of_anchor)
+        points.append(of_chain)
+    states = run(model, branches.segments, branches.rows, residual, how.name)
+    logprobs, entropy = _token_logprobs(arch, states.final, points)
+    blocks = None if states.residual is None else states.residual.float().cpu().numpy()
+    return [
+        [_trajectory(chain, of_anchor, logprobs, entropy, blocks, states.tokens, how) for of_anchor in of_chain]
+        for chain, of_chain in zip(group, points, strict=True)
+    ]
+
+
+def _token_logprobs(
+    arch: Architecture, final: torch.Tensor, points: list[list[list[_Point]]]
+) -> tuple[dict[_Step, float], dict[int, float]]:
+    """Log-probability (nats) of every step, and the vocabulary entropy (bits) of every row that is read."""
+    wanted: dict[int, dict[int, None]] = {}
+    for of_chain in points:
+        for point in (p for of_anchor in of_chain for p in of_anchor):
+            wanted.setdefault(point.answer, {})
+            for step in (s for group in point.options + point.candidates for form in group for s in form):
+                wanted.setdefault(step.row, {})[step.token] = None
+    rows = list(wanted)
+    width = max(1, max(len(tokens) for tokens in wanted.values()))
+    ids = torch.full((len(rows), width), -1, dtype=torch.int64)
+    for i, row in enumerate(rows):
+        tokens = list(wanted[row])
+        ids[i, : len(tokens)] = torch.tensor(tokens, dtype=torch.int64)
+    states = final[torch.tensor(rows, device=final.device)]
+    stats = row_statistics(arch, states, 0, ids[:, :, None].to(final.device))
+    found = (stats.option_logits.double() - stats.logsumexp[:, None]).cpu().numpy()
+    logprobs = {
+        _Step(row, token): float(found[i, j]) for i, row in enumerate(rows) for j, token in enumerate(wanted[row])
+    }
+    return logprobs, dict(zip(rows, stats.entropy_bits.cpu().tolist(), strict=True))
+
+
+def _score(answers: list[list[list[_Step]]], logprobs: dict[_Step, float]) -> list[float]:
+    """Log-probability of each answer: its forms' sequence probabilities added."""
+    return [float(np.logaddexp.reduce([math.fsum(logprobs[s] for s in form) for form in group])) for group in answers]
+
+
+def _compare(answers: AnswerSet, steps: list[list[list[_Step]]], logprobs: dict[_Step, float]) -> list[float]:
+    """Log-probability of each answer, of what does not go on to be another one: `4` counts without `42`.
+
+    These are probabilities of events that exclude each other, so they can be compared, and add up to at most 1.
+    """
+    known = {
+        form: math.fsum(logprobs[s] for s in of_form)
+        for group, of_group in zip(answers.forms, steps, strict=True)
+        for form, of_form in zip(group, of_group, strict=True)
+    }
+    return [float(np.logaddexp.reduce([_alone(form, known) for form in group])) for group in answers.forms]
+
+
+def _alone(form: tuple[int, ...], known: Mapping[tuple[int, ...], float]) -> float:
+    """Log-probability of a sequence less that of the known ones that begin with it."""
+    longer = sorted((f for f in known if len(f) > len(form) and f[: len(form)] == form), key=len)
+    nearest: list[tuple[int, ...]] = []  # those of which none begins with another
+    for f in longer:
+        if not any(f[: len(g)] == g for g in nearest):
+            nearest.append(f)
+    left = 1 - math.fsum(math.exp(known[f] - known[form]) for f in nearest)
+    return known[form] + math.log(max(left, float(np.finfo(np.float32).eps)))  # less is rounding
+
+
+def _trajectory(
+    chain: _Chain,
+    points: list[_Point],
+    logprobs: dict[_Step, float],
+    entropy: dict[int, float],
+    blocks: np.ndarray | None,
+    tokens_run: int,
+    how: Method,
+) -> ForcedTrajectory:
+    k = len(points)
+    options = np.array([_compare(chain.options, p.options, logprobs) for p in points], dtype=np.float64).reshape(k, -1)
+    offered = np.array([_score(p.candidates, logprobs) for p in points], dtype=np.float64).reshape(k, -1)
+    compared, labels = options, chain.options.labels
+    if not labels:
+        labels = chain.candidates.labels
+        compared = np.array([_compare(chain.candidates, p.candidates, logprobs) for p in points]).reshape(k, -1)
+    scores = score_options(compared, np.zeros(k))
+    return ForcedTrajectory(
+        boundaries=np.array(chain.boundaries.tokens, dtype=np.int64),
+        labels=chain.options.labels,
+        option_logprobs=options,
+        entropy_nats=scores.entropy_bits * math.log(2),
+        entropy_bits=scores.entropy_bits,
+        choice=tuple(labels[i] for i in compared.argmax(axis=1)) if labels else (),
+        option_mass=scores.mass,
+        margin=scores.margin,
+        vocabulary_entropy_bits=np.array([entropy[p.answer] for p in points]),
+        candidates=chain.candidates.labels,
+        candidate_logprobs=offered if chain.candidates.labels else None,
+        resid_boundary=None if blocks is None else blocks[[p.boundary for p in points]],
+        resid_answer=None if blocks is None else blocks[[p.answer for p in points]],
+        segmentation=chain.segmentation,
+        inside=chain.boundaries.inside,
+        collapsed=chain.boundaries.collapsed,
+        chain_tokens=len(chain.tokens),
+        tokens_run=tokens_run,
+        method=how,
+    )
