@@ -76,6 +76,7 @@ setup(
         "precollapse.reports",
         "precollapse.cli",
     ],
+    package_data={"precollapse": ["py.typed"]},
     ext_modules=[
         Extension(
             "precollapse.kernels._native",
