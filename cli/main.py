@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ..errors import PrecollapseError, RequestError
+from ..layers import held_layers
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -341,7 +342,7 @@ def _analysis_settings(a: argparse.Namespace, runs: list[Any]) -> Any:
         held = [run.sites.get(a.site, ()) for run in runs]
         if len({tuple(one) for one in held}) > 1:
             raise RequestError(f"the runs hold different layers of {a.site}; report them apart to choose --layers")
-        layers = [_layer_set(text, held[0]) for text in a.layers.split("/")]
+        layers = [held_layers(text, held[0], "--layers") for text in a.layers.split("/")]
     return Settings(
         site=a.site,
         layers=layers,
@@ -352,29 +353,6 @@ def _analysis_settings(a: argparse.Namespace, runs: list[Any]) -> Any:
         shuffles=a.shuffles,
         n_splits=a.splits,
     )
-
-
-def _layer_set(text: str, held: Sequence[int]) -> tuple[int, ...]:
-    """Layers named as for run, of those that a run holds."""
-    found: list[int] = []
-    for part in _names(text) or ("",):
-        bounds = re.fullmatch(r"(\d+)-(\d+)", part)
-        if bounds and int(bounds[1]) <= int(bounds[2]):
-            found += range(int(bounds[1]), int(bounds[2]) + 1)
-        elif re.fullmatch(r"-?\d+", part):
-            found.append(int(part) if int(part) >= 0 else (max(held) + 1 + int(part) if held else int(part)))
-        elif part == "last" and held:
-            found.append(max(held))
-        else:
-            raise RequestError(
-                f"--layers {text!r} is not understood; write for example 5,10-12, last, -1, or 0-9/10-19/20-29"
-            )
-    unknown = [layer for layer in found if layer not in held]
-    if unknown:
-        raise RequestError(
-            f"--layers {text!r} names layer {unknown[0]}, which the run does not hold; it holds {', '.join(map(str, held)) or 'none'}"
-        )
-    return tuple(dict.fromkeys(found))
 
 
 def _report(a: argparse.Namespace) -> int:

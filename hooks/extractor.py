@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from ..errors import CaptureError, PrecollapseError, RequestError
+from ..layers import resolve_layers
 from . import models
 from .architectures import context_length, output_width
 from .attention import attention_modules, summarise, why_no_attention
@@ -30,7 +31,7 @@ from .options import OptionForms, form_ids, option_forms, score_options
 from .positions import resolve_positions
 from .rendering import Rendered, Renderer
 from .sections import section
-from .selection import resolve_layers, resolve_sites
+from .selection import resolve_sites
 from .states import States
 from .steering import Steering
 from .taps import foreign_hook

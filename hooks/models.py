@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from .. import atomic
 from ..errors import RequestError
 
 EMBEDDED = "smollm2-135m-instruct"
@@ -276,7 +277,7 @@ def _convert(gguf: Path, folder: Path, digest: str) -> None:
         p.name: {"bytes": p.stat().st_size, "sha256": _file_digest(p)} for p in sorted(folder.iterdir()) if p.is_file()
     }
     record = {"format": _CONVERSION_FORMAT, "source": gguf.name, "source_sha256": digest, "files": files}
-    (folder / "conversion.json").write_text(json.dumps(record, indent=1))
+    atomic.write(folder / "conversion.json", json.dumps(record, indent=1))
 
 
 def _conversion_is_sound(folder: Path, digest: str) -> bool:
@@ -331,7 +332,7 @@ def _remembered_digest(path: Path) -> str:
     found = _file_digest(path)
     try:
         memory.parent.mkdir(parents=True, exist_ok=True)
-        memory.write_text(found)
+        atomic.write(memory, found)
     except OSError:
         pass  # it is only a memory; next time the file is read again
     return found

@@ -19,11 +19,12 @@ import numpy as np
 import torch
 
 from ..errors import CaptureError, RequestError
+from ..layers import resolve_layers
 from .architectures import SITES, Architecture, Tap
 from .boundary import boundary_index
 from .decoding import passes
 from .decoding.steps import cache_in
-from .selection import resolve_layers, resolve_sites
+from .selection import resolve_sites
 from .taps import as_sequences, first_input, first_tensor, is_idle
 
 MODES = ("add", "ablate", "project", "replace")

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from .. import atomic
 from ..errors import RequestError
 from .steering import Steering
 
@@ -87,14 +88,10 @@ class SteeringVector:
             ) from error
         data = save({"vector": self.vector.contiguous()}, metadata={_METADATA: note})
         place = Path(path)
-        staged = place.with_name(f".{place.name}.{os.getpid()}.part")
         try:
-            staged.write_bytes(data)
-            os.replace(staged, place)
+            atomic.write(place, data)
         except OSError as error:
             raise RequestError(f"{place} cannot be written ({error.strerror or error}); give another place") from error
-        finally:
-            staged.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SteeringVector:

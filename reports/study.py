@@ -10,7 +10,6 @@ import json
 import math
 import os
 import shlex
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,10 +18,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from .. import atomic
 from ..analysis import cells, statistics
 from ..analysis.cells import RunAnalysis, RunLike, Settings
 from ..analysis.hypotheses import Family
 from ..errors import RequestError
+from ..layers import layer_text
 from . import figures, tables
 from . import page as pages
 from .figures import Figure, Plan
@@ -141,7 +142,7 @@ class Report:
         s = first.settings
         return [
             ("command", self.command),
-            ("states", f"{first.site}, layers {_ranges(first.layers)}" if first.layers else "none captured"),
+            ("states", f"{first.site}, layers {layer_text(first.layers, '–')}" if first.layers else "none captured"),
             ("probe", f"{s.probe} on the concatenated layers, target {s.target}"),
             ("splits", f"60/20/20 by item, shared by regimes; {s.n_splits} further splits for the spread"),
             ("intervals", f"{s.level:.0%}, {s.resamples} resamples; accuracy: Wilson"),
@@ -593,31 +594,16 @@ def _save(report: Report, folder: Path) -> None:
         READING,
         report.facts(),
     )
-    _write(folder / "report.html", page)
-    _write(folder / "report.md", report.to_markdown())
-    _write(folder / "report.csv", report.table.to_csv(index=False))
-    _write(folder / "report.json", report.to_json())
+    atomic.write(folder / "report.html", page)
+    atomic.write(folder / "report.md", report.to_markdown())
+    atomic.write(folder / "report.csv", report.table.to_csv(index=False))
+    atomic.write(folder / "report.json", report.to_json())
     extra = folder / "tables"
     extra.mkdir(exist_ok=True)
     names = ("robustness", "options", "predictors", "dimension", "subsampling", "curves", "transfer", "calibration")
     for name in (*names, "after", "hypotheses"):
         frame: pd.DataFrame = getattr(report, name)
-        _write(extra / f"{name}.csv", frame.to_csv(index=False) if len(frame.columns) else "")
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a whole file or leave the one before: a reader never sees half a report."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)  # as an ordinary new file, not as a private temporary one
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        atomic.write(extra / f"{name}.csv", frame.to_csv(index=False) if len(frame.columns) else "")
 
 
 def _with(report: Report, drawn: Sequence[Figure], folder: Path) -> Report:
@@ -641,9 +627,3 @@ def _names(runs: Sequence[RunLike], names: Sequence[str] | None) -> list[str]:
 def _command(runs: Sequence[RunLike], out: object) -> str:
     parts = ["precollapse", "report", *(Path(str(getattr(run, "path", "run.zarr"))).name for run in runs)]
     return shlex.join([*parts, *(["--out", Path(str(out)).name] if out is not None else [])])
-
-
-def _ranges(layers: Sequence[int]) -> str:
-    if list(layers) == list(range(layers[0], layers[-1] + 1)) and len(layers) > 2:
-        return f"{layers[0]}–{layers[-1]}"
-    return ", ".join(map(str, layers))

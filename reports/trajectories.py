@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from .. import atomic
 from ..analysis.trajectories.preregistration import (
     OUTCOMES,
     Preregistration,
@@ -590,7 +591,7 @@ def _write(draft: _Draft, markdown: str, values: Mapping[str, Any], out: Path) -
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, data in contents.items():
-            (out / name).write_bytes(data)
+            atomic.write(out / name, data)
     except OSError as error:
         raise RequestError(
             f"cannot write the report to {out} ({error.strerror}); give a folder that can be written"

@@ -17,6 +17,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from .. import atomic
 from ..errors import RequestError
 from .dtypes import float32_to_bfloat16, returned_type, stored_type
 from .files import explained, local_path, refused
@@ -96,17 +97,10 @@ def _place_fields(run: Run) -> tuple[str, str]:
 
 
 def _whole(file: Path, written: list[Path], write: Callable[[IO[bytes]], None]) -> None:
-    """Write a file under a temporary name, give it its own when it is whole, and add it to `written`."""
-    temporary = file.with_name(f".{file.name}.part")
-    try:
-        with open(temporary, "wb") as target:
-            write(target)
-            target.flush()
-            os.fsync(target.fileno())
-        os.replace(temporary, file)
-        written.append(file)
-    finally:
-        temporary.unlink(missing_ok=True)
+    """Write a file whole, and add it to `written`."""
+    with atomic.writing(file, durable=True) as target:
+        write(target)
+    written.append(file)
 
 
 def _jsonl(run: Run, places: list[tuple[str, int]], target: IO[bytes]) -> None:

@@ -24,7 +24,7 @@ import pandas as pd
 import torch
 from tqdm import tqdm
 
-from .. import store
+from .. import atomic, store
 from ..analysis.directions import METHODS, LinearProbe, TrainingStates, balancing_labels, item_names
 from ..analysis.probing import splits
 from ..errors import RequestError
@@ -505,10 +505,10 @@ def save(report: SteerReport, folder: str | os.PathLike[str]) -> Path:
     """
     place = writable_folder(folder)
     try:
-        (place / "steer.md").write_text(report.markdown(), encoding="utf-8")
-        (place / "steer.json").write_text(report.to_json(), encoding="utf-8")
-        report.table.to_csv(place / "table.csv", index=False)
-        report.outcomes.to_csv(place / "outcomes.csv", index=False)
+        atomic.write(place / "steer.md", report.markdown())
+        atomic.write(place / "steer.json", report.to_json())
+        atomic.write(place / "table.csv", report.table.to_csv(index=False))
+        atomic.write(place / "outcomes.csv", report.outcomes.to_csv(index=False))
         report.vector.save(place / "vector.safetensors")
         if importlib.util.find_spec("matplotlib") is not None:
             report.figure(place / "steer.png")
