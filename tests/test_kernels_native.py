@@ -169,24 +169,18 @@ def test_installed_without_a_compiler(tmp_path: Path) -> None:
     (wheel,) = wheels.glob("*.whl")
     names = subprocess.run([sys.executable, "-m", "zipfile", "-l", wheel], capture_output=True, text=True).stdout
     assert "precollapse/kernels/native.py" in names and "_native" not in names
+    assert "precollapse/py.typed" in names and "licenses/LICENSE" in names
 
 
 def copied(folder: Path) -> Path:
     """What the build reads of this checkout."""
     checkout = folder / "checkout"
     checkout.mkdir()
-    for name in ("setup.py", "pyproject.toml", "README.md"):
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "py.typed"):
         shutil.copy(ROOT / name, checkout)
     shutil.copytree(ROOT / "csrc", checkout / "csrc")
-    for source in ROOT.glob("*/**/__init__.py"):
-        package = source.parent.relative_to(ROOT)
-        if package.parts[0] in ("hooks", "kernels", "store", "studies", "analysis"):
-            shutil.copytree(
-                source.parent,
-                checkout / package,
-                ignore=shutil.ignore_patterns("__pycache__", "*.so"),
-                dirs_exist_ok=True,
-            )
+    for room in sorted({path.parent.name for path in ROOT.glob("[a-z]*/__init__.py")} - {"tests", "perf", "examples"}):
+        shutil.copytree(ROOT / room, checkout / room, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     for source in ROOT.glob("*.py"):
         shutil.copy(source, checkout)
     return checkout
