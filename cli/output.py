@@ -1,0 +1,62 @@
+"""What commands print: results on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def print_finished(a: argparse.Namespace, run: Any, table: Any, unit: str) -> int:
+    """Say what a run holds now and what comes next; 1 when something of it failed or is missing, else 0."""
+    from ..reports.overview import as_text
+
+    done = run.progress
+    if a.json:
+        cells = json.loads(table.to_json(orient="records"))
+        print_json({"run": str(a.out), "cells": cells, "complete": done.complete})
+    else:
+        report = f"precollapse report {shlex.quote(str(a.out))} --out {shlex.quote(Path(a.out).stem + '-report')}"
+        print(f"{as_text(table)}\n\n{a.out}: {done.states} of {done.states_total} {unit}. Next: {report}")
+    return 1 if run.failed_cells or not done.complete else 0
+
+
+def progress_bar(label: str) -> Callable[[float, str], None]:
+    """A progress callback that draws a bar: called with the share done and what is being done."""
+    from tqdm import tqdm
+
+    bar = tqdm(
+        total=100,
+        desc=label,
+        file=sys.stderr,
+        bar_format="{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}",
+        leave=False,
+    )
+
+    def advance(share: float, doing: str) -> None:
+        bar.n = min(100, 100 * share)
+        bar.set_postfix_str(doing, refresh=True)
+        if share >= 1:
+            bar.close()
+
+    return advance
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=1, default=str))
+
+
+def quiet_libraries() -> None:
+    """Keep the model libraries' own bars and advice off the terminal; ours says what matters."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from huggingface_hub.utils import logging as hub_logging
+    from transformers.utils import logging
+
+    hub_logging.set_verbosity_error()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
