@@ -57,10 +57,12 @@ MOVED = {
         f"studies.{name}": f"studies.grading.{name}"
         for name in ("answer_span", "math_equality", "math_worker", "read_expression", "read_number", "read_option")
     },
+    **{f"studies.{name}": f"studies.study.{name}" for name in ("after", "config", "moments", "shards")},
     "studies.chains": "studies.trajectories.chains",
     "studies.forced": "studies.trajectories.forced",
     "studies.generation": "hooks.decoding.greedy",
     "studies.prefix_tree": "hooks.decoding.tree",
+    "studies.run_model": "studies.models",
     "studies.segmentation": "studies.trajectories.segmentation",
     "studies.shared_prefix": "hooks.decoding.continuations",
     "studies.steer_report": "reports.steering",

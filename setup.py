@@ -77,6 +77,7 @@ setup(
         "precollapse.store",
         "precollapse.studies",
         "precollapse.studies.grading",
+        "precollapse.studies.study",
         "precollapse.studies.trajectories",
         "precollapse.analysis",
         "precollapse.analysis.probing",

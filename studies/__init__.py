@@ -7,10 +7,10 @@ from typing import Any
 
 _LAZY = {
     "SteerConfig": ".steer",
-    "StudyConfig": ".config",
+    "StudyConfig": ".study.config",
     "TrajectoryConfig": ".trajectories.config",
     "run_steer": ".steer",
-    "run_study": ".study",
+    "run_study": ".study.run",
     "run_trajectories": ".trajectories.run",
 }
 _MODULES = ("benchmarks", "grading", "prompts", "trajectories")

@@ -28,6 +28,7 @@ from ..hooks.evaluation import evaluating
 from ..hooks.rendering import Rendered
 from ..hooks.sections import recording, section
 from . import benchmarks, prompts
+from .models import ModelRequest
 
 PARTS = ("backbone", "taps", "attention rows", "head and statistics", "transfer", "store", "other")
 
@@ -194,13 +195,11 @@ def profile_capture(
                 raise RequestError(
                     f"{name}={asked!r} loads a model, but an extractor that is loaded already was given; make it with that setting, or give the model's name"
                 )
-    chosen = [prompts.render(regime, item).text for item in benchmarks.load(benchmark, n, seed, items)]
-    if isinstance(model, Extractor):
-        extractor = model
     else:
-        extractor = Extractor.from_pretrained(
-            model, backend, dtype, device, revision, share_prefix=share_prefix, compile=compile
-        )
+        request = ModelRequest(model, backend, dtype, device, revision, share_prefix=share_prefix, compile=compile)
+        request.check_device()
+    chosen = [prompts.render(regime, item).text for item in benchmarks.load(benchmark, n, seed, items)]
+    extractor = model if isinstance(model, Extractor) else request.load()
     chat = extractor.renderer.has_chat_template
     rendered = extractor.render([[{"role": "user", "content": text}] if chat else text for text in chosen])
     before = extractor.batch_tokens

@@ -63,6 +63,10 @@ class Regime:
             )
         return template
 
+    def has_template(self, format: str) -> bool:
+        """Whether there is a template for `"free"` or `"choice"` items."""
+        return (self.choice if format == CHOICE else self.free) is not None
+
     def template_hash(self, format: str) -> str:
         """Return the first 16 hexadecimal digits of the SHA-256 of the template for `"free"` or `"choice"` items."""
         return hashlib.sha256(self.template(format).encode("utf-8")).hexdigest()[:16]

@@ -33,7 +33,7 @@ def complete(
     *,
     unit: str,
     progress: bool,
-    committed: Callable[[int], None] | None = None,
+    committed: Callable[[store.Writer, int], None] | None = None,
 ) -> None:
     """Make and commit every shard that has no commit yet.
 
@@ -46,7 +46,7 @@ def complete(
         What a state is called on the bar.
     progress : bool
         Show the bar, with rate and time left, on stderr.
-    committed : callable (shard number), optional
+    committed : callable (writer, shard number), optional
         Called after each commit.
 
     Raises
@@ -90,7 +90,7 @@ def complete(
                 else:
                     writer.write(index, **contents, seconds=time.perf_counter() - started)
                     if committed is not None:
-                        committed(index)
+                        committed(writer, index)
             bar.update(before + len(shard.states) - bar.n)
             left = _states_left(writer) if stopping.is_set() else 0
             if left:

@@ -37,6 +37,7 @@ from ..hooks.vector import SteeringVector
 from ..reports.output_folder import writable_folder
 from ..reports.steering import SteerReport, dose_response, slopes
 from .grading import graders as grading
+from .models import ModelRequest
 from .steering_vectors import steering_vector
 
 BASELINE = "unsteered"
@@ -169,6 +170,9 @@ def run_steer(config: SteerConfig, *, progress: bool = True, extractor: Extracto
         raise RequestError(
             f"{run.path} is not a study (it is {found}), so it does not say which model and prompts to steer: give the run that `precollapse run` made"
         )
+    request = _model_request(config, run)
+    if extractor is None:
+        request.check_device()
     chosen = run.select(regime=config.regimes, benchmark=config.benchmarks)
     vector, probe, held_out = _learn(config, run, chosen)
     states = held_out.states
@@ -178,7 +182,7 @@ def run_steer(config: SteerConfig, *, progress: bool = True, extractor: Extracto
             "positions='generated' steers what the model writes, but the run was made without generating; choose other positions"
         )
     if extractor is None:
-        extractor = _load(config, run)
+        extractor = request.load()
     _same_model(extractor.manifest(), run.manifest["capture"], "this is")
     steerings = _doses(config, vector)
     for dose in steerings.values():
@@ -326,17 +330,18 @@ def _doses(config: SteerConfig, vector: SteeringVector) -> dict[tuple[str, float
     }
 
 
-def _load(config: SteerConfig, run: store.Run) -> Extractor:
-    capture, own = run.manifest["capture"], run.config
+def _model_request(config: SteerConfig, run: store.Run) -> ModelRequest:
+    """The run's own model, unless the config names another."""
+    capture = run.manifest["capture"]
     revision = config.revision
     if revision is None and config.model is None and _is_commit(capture["model_revision"]):
         revision = capture["model_revision"]  # the commit that the run was made of, wherever its branch stands now
-    return Extractor.from_pretrained(
+    return ModelRequest(
         config.model or capture["model"],
         dtype=config.dtype or capture["dtype"],
         device=config.device,
         revision=revision,
-        batch_tokens=config.batch_tokens or own.get("batch_tokens"),
+        batch_tokens=config.batch_tokens or run.config.get("batch_tokens"),
     )
 
 

@@ -14,7 +14,8 @@ import pytest
 import precollapse as pc
 from precollapse import store
 from precollapse.errors import StoreError
-from precollapse.studies import StudyConfig, moments, run_study
+from precollapse.studies import StudyConfig, run_study
+from precollapse.studies.study import moments
 
 STATES = [
     {"id": f"b/{i}/{regime}", "benchmark": "b", "regime": regime, "item_id": f"item {i}"}

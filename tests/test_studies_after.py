@@ -14,7 +14,8 @@ from precollapse.analysis import hypotheses
 from precollapse.errors import RequestError
 from precollapse.hooks.decoding.greedy import Output
 from precollapse.reports import study as report
-from precollapse.studies import StudyConfig, after, run_study
+from precollapse.studies import StudyConfig, run_study
+from precollapse.studies.study import after
 
 SMALL = {
     "n": 4,

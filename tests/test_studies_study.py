@@ -17,9 +17,10 @@ import torch
 import precollapse as pc
 from precollapse import store
 from precollapse.hooks.decoding.greedy import continue_greedily
-from precollapse.studies import StudyConfig, moments, run_study, shard_loop
-from precollapse.studies import study as study_module
+from precollapse.studies import StudyConfig, run_study, shard_loop
 from precollapse.studies.grading import graders as grading
+from precollapse.studies.study import moments
+from precollapse.studies.study import run as study_module
 
 SMALL = {"n": 4, "max_new_tokens": 6, "benchmarks": ("builtin", "builtin_choice"), "regimes": ("baseline", "cot")}
 

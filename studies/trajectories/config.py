@@ -1,19 +1,19 @@
 """The settings of a trajectory study, checked before anything is loaded.
 
 Guarantees that every setting that decides a number enters the run's configuration and so its hash, the preregistration file
-included: a run cannot be continued under another protocol, nor a registration be edited after generation started.
+included: a run cannot be continued under another protocol, nor a registration be edited after generation started. The
+registration is read once for a run, so that what a run records is what was checked.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...analysis.trajectories.preregistration import load_preregistration
+from ...analysis.trajectories.preregistration import Preregistration, load_preregistration
 from ...analysis.trajectories.shapes import TIE_RULES
 from ...errors import RequestError
 from .. import benchmarks
@@ -155,8 +155,11 @@ class TrajectoryConfig:
                 raise RequestError(f"{name} must be a whole number of at least 1, found {value!r}")
         if self.options is not None and len(self.options) < 2:
             raise RequestError(f"at least two options are needed, found {', '.join(self.options)}")
-        if self.preregistration is not None:
-            load_preregistration(self.preregistration)
+        self.declared_hypotheses()
+
+    def declared_hypotheses(self) -> Preregistration | None:
+        """The preregistration, read and checked; None without one (RequestError where it is malformed)."""
+        return None if self.preregistration is None else load_preregistration(self.preregistration)
 
 
 _NOT_NUMBERS = ("out", "items", "chains", "device", "model", "preregistration", "shard_size", "epsilon", "tie")
@@ -171,22 +174,8 @@ def settings(config: TrajectoryConfig) -> dict[str, Any]:
 
 def defaults() -> dict[str, Any]:
     """At what value each setting counts as not given."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for f in dataclasses.fields(TrajectoryConfig):
         if f.name not in _NOT_NUMBERS and f.default is not dataclasses.MISSING:
-            found[f.name] = list(f.default) if isinstance(f.default, tuple) else f.default
-    return found
-
-
-def file_digest(path: str | Path) -> str:
-    """First 16 hex digits of a file's SHA-256.
-
-    Raises
-    ------
-    RequestError
-        When the file cannot be read.
-    """
-    try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
-    except OSError as error:
-        raise RequestError(f"cannot read {path} ({error.strerror}); give an existing file") from error
+            values[f.name] = list(f.default) if isinstance(f.default, tuple) else f.default
+    return values

@@ -16,7 +16,6 @@ import numpy as np
 from ...analysis.trajectories.shapes import sampled_entropies
 from ...hooks import Extractor
 from ...hooks.rendering import Rendered
-from .. import benchmarks
 from ..grading import graders as grading
 from ..grading.read_number import whole_number
 from .chains import Continuation, generate_chains, sample_continuations
@@ -31,8 +30,7 @@ from .segmentation import (
     token_ends_of_text,
     units_by_rule,
 )
-
-REGIME = "chain"
+from .work import Work
 
 COLUMNS: dict[str, str] = {
     "question": "string",
@@ -74,28 +72,6 @@ COLUMNS: dict[str, str] = {
     "forced_tokens_run": "int64",
 }
 """Columns of a trajectory run's table."""
-
-
-@dataclass(frozen=True)
-class Work:
-    """One item to follow: `chain` is its given text, None to have the model write one."""
-
-    benchmark: str
-    item: benchmarks.Item
-    chain: str | None
-
-    @property
-    def id(self) -> str:
-        return f"{self.benchmark}/{self.item.id}/{REGIME}"
-
-    @property
-    def graded(self) -> bool:
-        """Whether there is a gold answer."""
-        return self.item.answer != ""
-
-    def key(self) -> dict[str, str]:
-        """What the plan keeps of it."""
-        return {"id": self.id, "benchmark": self.benchmark, "regime": REGIME, "item_id": self.item.id}
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from .. import store
-from ..kernels import Moments
+from ... import store
+from ...kernels import Moments
 
 BLOB = "moments"
 

@@ -7,24 +7,26 @@ does not apply (an option entropy of a free-response item, an answer when nothin
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from .. import store
-from ..errors import CaptureError, RequestError
-from ..hooks import CapturedBatch, Extractor, States, join
-from ..hooks.decoding.greedy import Output, continue_greedily
-from ..hooks.options import option_forms
-from ..hooks.rendering import Rendered
-from ..kernels import Moments
-from . import after, benchmarks, prompts
-from .config import StudyConfig
-from .grading import graders as grading
+from ... import store
+from ...errors import CaptureError, RequestError
+from ...hooks import CapturedBatch, Extractor, States, join
+from ...hooks.decoding.greedy import Output, continue_greedily
+from ...hooks.options import option_forms
+from ...hooks.rendering import Rendered
+from ...kernels import Moments
+from ..grading import graders as grading
+from ..items import Item
+from . import after
+from .config import ResolvedStudy, StudyConfig
 from .moments import BLOB
+from .work import Work
 
 COLUMNS: dict[str, str] = {
     "question": "string",
@@ -62,21 +64,6 @@ OPTION_MASSES = "attention_options"
 
 
 @dataclass(frozen=True)
-class Work:
-    """One state to make: an item under a regime, with its prompt."""
-
-    id: str
-    benchmark: str
-    regime: str
-    item: benchmarks.Item
-    prompt: prompts.Prompt
-
-    def key(self) -> dict[str, str]:
-        """What the plan keeps of it."""
-        return {"id": self.id, "benchmark": self.benchmark, "regime": self.regime, "item_id": self.item.id}
-
-
-@dataclass(frozen=True)
 class Recipe:
     """How to make shards: the settings, the loaded model, and what follows from both.
 
@@ -84,8 +71,8 @@ class Recipe:
     ----------
     config : StudyConfig
     extractor : Extractor
-    caps : dict of str to int
-        Cap on output tokens by regime.
+    caps : mapping of str to int
+        Cap on output tokens by regime; empty when nothing is generated.
     layers : tuple of int
     dtype : str
         In which site rows are stored.
@@ -95,13 +82,13 @@ class Recipe:
 
     config: StudyConfig
     extractor: Extractor
-    caps: dict[str, int]
+    caps: Mapping[str, int]
     layers: tuple[int, ...]
     dtype: str
     option_width: int
 
     @classmethod
-    def of(cls, config: StudyConfig, extractor: Extractor, work: list[Work]) -> Recipe:
+    def of(cls, study: ResolvedStudy, extractor: Extractor, items: Iterable[Item]) -> Recipe:
         """Resolve a study's settings against its model.
 
         Raises
@@ -109,21 +96,21 @@ class Recipe:
         RequestError
             If the model lacks a site or layer, or an option is no single token for it.
         """
+        config = study.config
         _, layers = extractor.check_request(config.sites, config.layers, config.attention, config.top_k, False)
-        known = config.regime_table()
-        labels = {tuple(w.item.choices) for w in work if w.item.choices is not None}
-        for own in sorted(labels):
-            option_forms(extractor.tokenizer, own, "the items' options")
+        labels = {tuple(item.choices) for item in items if item.choices is not None}
+        for names in sorted(labels):
+            option_forms(extractor.tokenizer, names, "the items' options")
         dtype = (
             str(extractor.model.dtype).removeprefix("torch.") if config.store_dtype == "auto" else config.store_dtype
         )
         return cls(
             config,
             extractor,
-            {regime: config.cap(regime, known) for regime in config.regimes},
+            study.caps,
             layers,
             dtype,
-            max((len(own) for own in labels), default=0),
+            max((len(names) for names in labels), default=0),
         )
 
     def arrays(self) -> dict[str, store.ArraySpec]:
@@ -154,8 +141,8 @@ class Recipe:
 
     def ragged(self) -> dict[str, str]:
         """The ragged arrays that a run of this study declares."""
-        own = {"token_ids": "int32", "output_ids": "int32"}
-        return own | ({"attention_rows": "float32"} if self.config.attention == "rows" else {})
+        ids = {"token_ids": "int32", "output_ids": "int32"}
+        return ids | ({"attention_rows": "float32"} if self.config.attention == "rows" else {})
 
 
 def make_shard(recipe: Recipe, members: list[tuple[Work, Rendered]], bar: Any = None) -> dict[str, Any]:

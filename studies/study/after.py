@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from ..analysis.after import AFTER
-from ..errors import RequestError
-from ..hooks import Extractor, join
-from ..hooks.decoding.greedy import Output
-from ..hooks.rendering import Rendered
-from .trajectories.segmentation import token_ends_of_ids
+from ...analysis.after import AFTER
+from ...errors import RequestError
+from ...hooks import Extractor, join
+from ...hooks.decoding.greedy import Output
+from ...hooks.rendering import Rendered
+from ..trajectories.segmentation import token_ends_of_ids
 
 SITE = "resid_post"
 

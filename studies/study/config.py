@@ -1,7 +1,9 @@
-"""The settings of a study: what is asked, checked before anything is loaded.
+"""The settings of a study: what is asked, checked before anything is loaded, and what it resolves to.
 
 Guarantees that every setting that decides a number is part of the run's configuration, and so of its hash: a run is never
-continued under other settings. Settings that only say where or how fast (the path, the progress bar) are not.
+continued under other settings. Settings that only say where or how fast (the path, the progress bar) are not. The files that
+settings name are read once, by `resolve`, and all of a run is made from what it returns: a file that is edited while a run is
+under way changes neither its prompts nor its caps, and never makes the run record other ones than it used.
 """
 
 from __future__ import annotations
@@ -12,9 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..analysis import hypotheses as declared
-from ..errors import RequestError
-from . import after, benchmarks, prompts
+from ...analysis import hypotheses as declared
+from ...errors import RequestError
+from .. import benchmarks, prompts
+from . import after
 
 TEMPLATES = ("auto", "chat", "raw")
 ATTENTION = ("none", "summary", "rows")
@@ -131,28 +134,7 @@ class StudyConfig:
             raise RequestError(
                 f"states after {', '.join(self.after)} need outputs and the site {after.SITE}; leave --no-generate out and add the site"
             )
-        known = self.regime_table()
-        for name in self.regimes:
-            prompts.get(name, known)
-        for regime in self.regimes:
-            if self.cap(regime, known) < 1:
-                raise RequestError(
-                    f"max_new_tokens of regime {regime!r} must be at least 1, found {self.cap(regime, known)}; to capture only, use --no-generate"
-                )
-        longest = max(self.cap(regime, known) for regime in self.regimes)
-        beyond = [place for place in self.after if after.is_count(place) and int(place) > longest]
-        if beyond:
-            raise RequestError(
-                f"no output reaches {beyond[0]} tokens when at most {longest} may be written; name an earlier place in after, or raise max_new_tokens"
-            )
-        if isinstance(self.max_new_tokens, Mapping):
-            for name in self.max_new_tokens:
-                if name not in self.regimes:
-                    raise RequestError(
-                        f"max_new_tokens names regime {name!r}, which is not among {', '.join(self.regimes)}"
-                    )
-
-        self.declared_hypotheses()
+        resolve(self)
 
     def declared_hypotheses(self) -> declared.Family | None:
         """The declared hypotheses, checked against the study's benchmarks and regimes; None without a file."""
@@ -166,16 +148,63 @@ class StudyConfig:
                 )
         return family
 
-    def regime_table(self) -> Mapping[str, prompts.Regime]:
-        """The named regimes and the user's own."""
-        return prompts.REGIMES if self.regimes_file is None else prompts.load_regimes(self.regimes_file)
 
-    def cap(self, regime: str, known: Mapping[str, prompts.Regime] | None = None) -> int:
-        """The cap on output tokens under a regime."""
-        own = prompts.get(regime, known or self.regime_table()).max_new_tokens
-        if isinstance(self.max_new_tokens, Mapping):
-            return int(self.max_new_tokens.get(regime, own))
-        return own if self.max_new_tokens is None else int(self.max_new_tokens)
+@dataclass(frozen=True)
+class ResolvedStudy:
+    """A config and the content of the files that it names.
+
+    Attributes
+    ----------
+    config : StudyConfig
+    regimes : dict of str to Regime
+        The study's regimes, in its order.
+    caps : dict of str to int
+        Cap on output tokens by regime; empty when nothing is generated.
+    declaration : Family or None
+        The declared hypotheses.
+    """
+
+    config: StudyConfig
+    regimes: Mapping[str, prompts.Regime]
+    caps: Mapping[str, int]
+    declaration: declared.Family | None
+
+
+def resolve(config: StudyConfig) -> ResolvedStudy:
+    """Read the files that a config names, and check it against them.
+
+    Raises
+    ------
+    RequestError
+        A file is missing or malformed, or the config names something that it does not define or that does not fit.
+    """
+    table = prompts.REGIMES if config.regimes_file is None else prompts.load_regimes(config.regimes_file)
+    regimes = {name: prompts.get(name, table) for name in config.regimes}
+    caps = {name: _cap(config, regime) for name, regime in regimes.items()}
+    for name, cap in caps.items():
+        if cap < 1:
+            raise RequestError(
+                f"max_new_tokens of regime {name!r} must be at least 1, found {cap}; to capture only, use --no-generate"
+            )
+    longest = max(caps.values())
+    beyond = [place for place in config.after if after.is_count(place) and int(place) > longest]
+    if beyond:
+        raise RequestError(
+            f"no output reaches {beyond[0]} tokens when at most {longest} may be written; name an earlier place in after, or raise max_new_tokens"
+        )
+    if isinstance(config.max_new_tokens, Mapping):
+        for name in config.max_new_tokens:
+            if name not in config.regimes:
+                raise RequestError(
+                    f"max_new_tokens names regime {name!r}, which is not among {', '.join(config.regimes)}"
+                )
+    return ResolvedStudy(config, regimes, caps if config.generate else {}, config.declared_hypotheses())
+
+
+def _cap(config: StudyConfig, regime: prompts.Regime) -> int:
+    if isinstance(config.max_new_tokens, Mapping):
+        return int(config.max_new_tokens.get(regime.name, regime.max_new_tokens))
+    return regime.max_new_tokens if config.max_new_tokens is None else int(config.max_new_tokens)
 
 
 _NOT_NUMBERS = ("out", "items", "regimes_file", "device", "max_new_tokens", "shard_size", "model", "hypotheses")

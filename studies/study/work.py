@@ -1,0 +1,121 @@
+"""The states of a study before a model has seen them: items under regimes, their prompts, and their token ids.
+
+Guarantees that items are loaded once, so that what a run records of them is what its prompts were made of; and that a prompt
+that does not fit the model's context is refused by its name, before any work.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import RequestError
+from ...hooks import Extractor
+from ...hooks.rendering import Rendered
+from .. import benchmarks, prompts
+from .config import ResolvedStudy
+
+
+@dataclass(frozen=True)
+class Work:
+    """One state to make: an item under a regime, with its prompt."""
+
+    id: str
+    benchmark: str
+    regime: str
+    item: benchmarks.Item
+    prompt: prompts.Prompt
+
+    def key(self) -> dict[str, str]:
+        """What the plan keeps of it."""
+        return {"id": self.id, "benchmark": self.benchmark, "regime": self.regime, "item_id": self.item.id}
+
+
+def load_work(study: ResolvedStudy) -> tuple[Work, ...]:
+    """All states of a study in plan order (benchmark, regime, item), with their prompts; items are loaded here.
+
+    Raises
+    ------
+    RequestError
+        When an items file is missing or malformed, or a regime has no template for an item.
+    """
+    config = study.config
+    work = []
+    for benchmark in config.benchmarks:
+        items = benchmarks.load(benchmark, config.n, config.seed, config.items.get(benchmark))
+        for name, regime in study.regimes.items():
+            for item in items:
+                work.append(Work(f"{benchmark}/{item.id}/{name}", benchmark, name, item, prompts.render(regime, item)))
+    return tuple(work)
+
+
+def identities(study: ResolvedStudy, work: Sequence[Work]) -> dict[str, Any]:
+    """What a run's settings keep of its items and templates, so that neither can change while it is continued.
+
+    Returns
+    -------
+    dict
+        `items`: count and digest by benchmark. `templates`: digest by regime and answer format.
+    """
+    items: dict[str, Any] = {}
+    for benchmark in study.config.benchmarks:
+        by_id = {w.item.id: w.item for w in work if w.benchmark == benchmark}
+        content = json.dumps([[i.id, i.question, i.answer, i.choices] for i in by_id.values()], ensure_ascii=False)
+        items[benchmark] = {"count": len(by_id), "sha256": hashlib.sha256(content.encode()).hexdigest()[:16]}
+    formats = sorted({w.item.format for w in work})
+    templates: Mapping[str, Any] = {
+        name: {form: regime.template_hash(form) for form in formats if regime.has_template(form)}
+        for name, regime in study.regimes.items()
+    }
+    return {"items": items, "templates": templates}
+
+
+def sampled_ids(study: ResolvedStudy, work: Sequence[Work]) -> dict[str, list[str]]:
+    """Ids of the items of each benchmark, in plan order."""
+    first = study.config.regimes[0]
+    ids: dict[str, list[str]] = {w.benchmark: [] for w in work}
+    for w in work:
+        if w.regime == first:
+            ids[w.benchmark].append(w.item.id)
+    return ids
+
+
+def render_work(study: ResolvedStudy, work: Sequence[Work], extractor: Extractor) -> list[Rendered]:
+    """Token ids of every state, with lengths checked against the model's context.
+
+    Raises
+    ------
+    RequestError
+        If a prompt (with its output cap, when generating) does not fit the context; named by id.
+    """
+    special = [t for t in extractor.tokenizer.all_special_tokens if t]
+    forged = [w.id for w in work if any(token in w.prompt.text for token in special)]
+    if forged:
+        warnings.warn(
+            f"{len(forged)} prompts hold the tokenizer's special tokens as text (the first: {forged[0]}), which it reads as control tokens; reword them if that is not meant",
+            stacklevel=2,
+        )
+    template = study.config.template
+    if template == "auto":
+        template = "chat" if extractor.renderer.has_chat_template else "raw"
+    limit = extractor.context_length
+    rendered = []
+    for w in work:
+        text = w.prompt.text
+        prompt = [{"role": "user", "content": text}] if template == "chat" else text
+        r = extractor.renderer.render(prompt, f"the prompt of {w.id}")
+        cap = study.caps.get(w.regime, 0)
+        if limit is not None and len(r.token_ids) > limit:
+            raise RequestError(
+                f"the prompt of {w.id} has {len(r.token_ids)} tokens, more than the model's context of {limit}; leave the item out or shorten it"
+            )
+        if limit is not None and len(r.token_ids) + cap > limit:
+            raise RequestError(
+                f"the prompt of {w.id} has {len(r.token_ids)} tokens, which with {cap} output tokens is more than the model's context of {limit}; lower --max-new-tokens"
+            )
+        rendered.append(r)
+    return rendered
