@@ -20,8 +20,8 @@ from precollapse import open_run, verify
 from precollapse.errors import RequestError
 from precollapse.reports.trajectory_tables import forced_table, run_agreement, sampled_table
 from precollapse.store import ConfigMismatch
-from precollapse.studies import benchmarks
-from precollapse.studies.trajectories import run as trajectories
+from precollapse.studies import benchmarks, trajectories
+from precollapse.studies.trajectories import run as trajectories_run
 from precollapse.studies.trajectories import segmentation
 from precollapse.studies.trajectories import shards as trajectory_shards
 
@@ -111,7 +111,7 @@ def test_an_interrupted_run_equals_an_uninterrupted_one(run, settings, tmp_path,
             raise KeyboardInterrupt
         return make(*arguments)
 
-    monkeypatch.setattr(trajectories, "make_shard", breaking)
+    monkeypatch.setattr(trajectories_run, "make_shard", breaking)
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             trajectories.run_trajectories(config, progress=False)
