@@ -11,7 +11,7 @@ ROOMS := analysis cli hooks kernels reports store studies
 # Modules at the root; the rooms are named above.
 LEAVES := $(filter-out __init__ __main__ setup,$(basename $(wildcard *.py)))
 # Reinstalled when the packaging or the C++ changes; the package itself is installed editable.
-SOURCES := setup.py pyproject.toml Makefile $(wildcard csrc/*)
+SOURCES := setup.py pyproject.toml Makefile $(wildcard csrc/*.* csrc/form/*)
 
 .PHONY: demo test lint matrix clean
 

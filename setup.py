@@ -8,6 +8,7 @@ import os
 import platform
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from glob import glob
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -94,7 +95,7 @@ setup(
                 "csrc/form_portable.cpp",
                 *(f"csrc/form_{form}.cpp" for form in FORMS),
             ],
-            depends=[f"csrc/{name}.h" for name in ("precollapse", "row_state", "vectors", "form")],
+            depends=sorted(glob("csrc/**/*.h", recursive=True)),
             optional=True,
         )
     ],

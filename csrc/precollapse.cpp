@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "row_state.h"
+#include "jobs.h"
 
 namespace {
 

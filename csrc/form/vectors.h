@@ -2,8 +2,8 @@
 //
 // Everything is in an unnamed namespace and no standard template is used: a translation unit compiled for a newer
 // instruction set must not leave a shared inline function behind that an older processor would then run.
-#ifndef PRECOLLAPSE_VECTORS_H
-#define PRECOLLAPSE_VECTORS_H
+#ifndef PRECOLLAPSE_FORM_VECTORS_H
+#define PRECOLLAPSE_FORM_VECTORS_H
 
 #include <math.h>
 #include <stdint.h>
