@@ -26,7 +26,7 @@ from .architectures import Architecture, context_length
 from .backends.protocol import Backend, Request, Rows
 from .boundary import Batch
 from .decoding.rotary import length_rule
-from .differences import relative_difference
+from .differences import limits, relative_difference
 from .taps import first_input, first_tensor, foreign_hook
 
 LENGTH_MULTIPLE = 8
@@ -38,7 +38,6 @@ _REFUSED = tuple(
     if hasattr(torch._dynamo.exc, name)
 )
 _PLAIN = (bool, int, float, str, type(None))
-_TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 0.15}
 
 
 class CompiledBackend:
@@ -120,7 +119,7 @@ class CompiledBackend:
             ("final_norm", got.final_norm, expected.final_norm),
         ]:
             wrong = relative_difference(a, b)
-            allowed = _TOLERANCES.get(b.dtype, 1e-3)
+            allowed = limits(b.dtype).compiled_states
             if not wrong <= allowed:
                 raise CaptureError(
                     f"{name} of the compiled backbone differs by {wrong:.3g} from that of the plain one "

@@ -18,7 +18,7 @@ from .backends import make_backend
 from .backends.protocol import Backend, Request
 from .boundary import assemble
 from .decoding.steps import step_inputs
-from .differences import entropy_tolerance, relative_difference, states_tolerance
+from .differences import largest, limits, relative_difference
 from .evaluation import evaluating
 from .unembedding import row_statistics
 
@@ -48,7 +48,7 @@ class GateReport:
     @property
     def left_padding_safe(self) -> bool:
         """Whether padding on the left changes nothing, as batched generation needs."""
-        return self.left_padding_error <= states_tolerance(getattr(torch, self.dtype))
+        return self.left_padding_error <= limits(self.dtype).states
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for a manifest."""
@@ -93,31 +93,30 @@ def gate(backend: Backend, prompts: list[tuple[int, ...]], pad_id: int, device: 
     errors = {}
     for side in ("right", "left"):
         batched, _ = capture(everyone, side)
-        errors[side] = _largest(relative_difference(batched[resid][i], single[i][0][resid][0]) for i in everyone)
+        errors[side] = largest(relative_difference(batched[resid][i], single[i][0][resid][0]) for i in everyone)
     # a backend that gives no cache is generated from through the plain model
     stepping = backend if backend.gives_cache else make_backend(backend.model)
-    errors["left"] = _largest([errors["left"], *_step_errors(stepping, prompts, pad_id, device)])
-    statistics_error = _largest(_statistics_error(backend, prompts[i], single[i][1], device) for i in everyone)
+    errors["left"] = largest([errors["left"], *_step_errors(stepping, prompts, pad_id, device)])
+    statistics_error = largest(_statistics_error(backend, prompts[i], single[i][1], device) for i in everyone)
     parts_error = float("nan")
     if len(parts) == 4:
-        parts_error = _largest(relative_difference(pre + attn + mlp, post) for (pre, attn, mlp, post), _ in single)
+        parts_error = largest(relative_difference(pre + attn + mlp, post) for (pre, attn, mlp, post), _ in single)
     report = GateReport(
         statistics_error, errors["right"], errors["left"], parts_error, str(single[0][1].dtype).removeprefix("torch.")
     )
-    dtype = single[0][1].dtype
-    relative, bits = states_tolerance(dtype), entropy_tolerance(dtype)
+    allowed = limits(single[0][1].dtype)
     _refuse(
         architecture.model_type,
         "entropy of the fused statistics differs from that of the model's own logits",
         report.statistics_error_bits,
-        bits,
+        allowed.entropy_bits,
         "bits",
     )
     _refuse(
         architecture.model_type,
         "state of a prompt in a padded batch differs from the same prompt alone",
         report.right_padding_error,
-        relative,
+        allowed.states,
         "relative",
     )
     if not np.isnan(parts_error):
@@ -125,7 +124,7 @@ def gate(backend: Backend, prompts: list[tuple[int, ...]], pad_id: int, device: 
             architecture.model_type,
             "sum of resid_pre, attn_out and mlp_out differs from resid_post",
             parts_error,
-            relative,
+            allowed.states,
             "relative",
         )
     return report
@@ -145,12 +144,12 @@ def _check_blocks(backend: Backend, prompt: tuple[int, ...], found: torch.Tensor
     for shift in (0, 1):
         rows = [h[0, -1].double() for h in own[shift : shift + len(found) - 1]]
         fits = len(rows) == len(found) - 1 and all(row.shape == found[0].shape for row in rows)
-        apart.append(_largest([0.0, *map(relative_difference, found, rows)]) if fits else float("inf"))
+        apart.append(largest([0.0, *map(relative_difference, found, rows)]) if fits else float("inf"))
     _refuse(
         backend.architecture.model_type,
         "output of the blocks that were found by structure differs from the model's own hidden states",
         min(apart),
-        states_tolerance(getattr(torch, str(backend.model.dtype).removeprefix("torch."))),
+        limits(backend.model.dtype).states,
         "relative",
     )
 
@@ -161,11 +160,6 @@ def _refuse(model: str, what: str, found: float, allowed: float, unit: str) -> N
             f"this {model} model failed the check at load: the {what} by {found:.3g} {unit} (at most {allowed:g} is explained by its dtype). "
             "Its architecture is read wrongly, or it computes in a way that padding disturbs; check=False overrides"
         )
-
-
-def _largest(errors: Iterable[float]) -> float:
-    """The largest; NaN if any is NaN, which Python's max may drop."""
-    return float(np.max(list(errors)))
 
 
 def _step_errors(backend: Backend, prompts: list[tuple[int, ...]], pad_id: int, device: torch.device) -> list[float]:

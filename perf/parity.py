@@ -25,60 +25,16 @@ from precollapse.errors import PrecollapseError, RequestError
 from precollapse.hooks.backends import BACKENDS, make_backend, wrap
 from precollapse.hooks.backends.protocol import Backend, Request, Rows
 from precollapse.hooks.boundary import assemble
-from precollapse.hooks.differences import relative_difference
+from precollapse.hooks.differences import largest, relative_difference
 from precollapse.hooks.unembedding import row_statistics
+from precollapse.perf.parity_cells import DTYPES, LAYERS, PROMPTS, Cell
+from precollapse.perf.parity_page import page
 from precollapse.perf.small_models import FAMILIES, VOCABULARY, small_model, small_tokenizer
 
 IMPLEMENTATIONS = ("eager", "sdpa", "flex_attention")
 PADDINGS = ("none", "right", "left")
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
 RECURRENT = ("mamba", "mamba2", "falcon_mamba")
 """Model types whose hidden_states begin with the first block's output, where those of all others begin with the embeddings."""
-LAYERS = 2
-PROMPTS = 16
-
-# Largest differences that arithmetic explains: states (relative), entropy (bits), attention rows (absolute).
-# RMS norms and eager softmaxes of transformers compute in float32 whatever the dtype, and so do TransformerLens' norms and
-# attention: only families with layer norms under sdpa are float64 throughout. Rows are float32 everywhere.
-TOLERANCES = {
-    ("float32", False): (1e-5, 2e-5, 3e-6),
-    ("float64", False): (2e-6, 2e-6, 1e-6),
-    ("float32", True): (3e-5, 5e-5, 5e-6),
-    ("float64", True): (1e-5, 1e-5, 2e-6),
-}
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One combination and what came of it.
-
-    Attributes
-    ----------
-    family, backend, implementation, dtype, padding : str
-        `padding` "none" is one prompt at a time; "right" and "left" are one batch of 16 prompts of mixed lengths.
-    states, entropy, rows : float
-        Largest differences; NaN where not measured. See `TOLERANCES` for units.
-    skipped : str
-        Why the cell was not measured, else "".
-    """
-
-    family: str
-    backend: str
-    implementation: str
-    dtype: str
-    padding: str
-    states: float = float("nan")
-    entropy: float = float("nan")
-    rows: float = float("nan")
-    skipped: str = ""
-
-    @property
-    def failed(self) -> bool:
-        """Whether a difference is larger than arithmetic explains."""
-        if self.skipped:
-            return False
-        states, entropy, rows = TOLERANCES[self.dtype, self.backend == "transformer_lens"]
-        return not (self.states <= states and self.entropy <= entropy) or self.rows > rows
 
 
 @dataclass(frozen=True)
@@ -218,13 +174,8 @@ def _cell(reader: Backend, truth: _Truth, family: str, implementation: str, dtyp
             if compared and truth.attentions is not None:
                 rows.append(_row_error(got, b, int(batch.boundary[b]), truth.attentions[i]))
     return Cell(
-        family, reader.name, implementation, dtype, padding, _largest(states), _largest(entropy), _largest(rows)
+        family, reader.name, implementation, dtype, padding, largest(states), largest(entropy), largest(rows)
     )
-
-
-def _largest(errors: Sequence[float]) -> float:
-    """The largest difference, NaN if any is NaN (which Python's max may drop) or none was measured."""
-    return float(np.max(errors)) if errors else float("nan")
 
 
 def _state_error(reader: Backend, got: Rows, b: int, posts: torch.Tensor, final: torch.Tensor) -> float:
@@ -243,7 +194,7 @@ def _state_error(reader: Backend, got: Rows, b: int, posts: torch.Tensor, final:
         projection: Any = reader.architecture.module(0, "z")
         with torch.no_grad():
             errors.append(relative_difference(projection(site["z"][0].flatten()[None])[0], site["attn_out"][0]))
-    return _largest(errors)
+    return largest(errors)
 
 
 def _z_is_projected_plainly(reader: Backend) -> bool:
@@ -265,7 +216,7 @@ def _row_error(got: Rows, b: int, boundary: int, truth: list[torch.Tensor]) -> f
         expected = torch.zeros_like(row, dtype=torch.float64)
         expected[:, start : boundary + 1] = theirs.double()
         errors.append(float((row.double() - expected).abs().max()))
-    return _largest(errors)
+    return largest(errors)
 
 
 def _uncompiled(implementation: str) -> Any:
@@ -275,8 +226,6 @@ def _uncompiled(implementation: str) -> Any:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure families and print the page, or write it; exit status 1 when a cell is off."""
-    from precollapse.perf.parity_page import page
-
     parser = argparse.ArgumentParser(
         prog="python -m precollapse.perf.parity",
         description="Measure captured states against transformers' own outputs.",

@@ -10,7 +10,7 @@ from typing import Any
 from precollapse.hooks.architectures import SITES, Architecture, describe
 from precollapse.hooks.attention import _OWN_ATTENTION, attention_modules
 from precollapse.hooks.backends import BACKENDS
-from precollapse.perf.parity import DTYPES, LAYERS, PROMPTS, TOLERANCES, Cell
+from precollapse.perf.parity_cells import DTYPES, LAYERS, PROMPTS, TOLERANCES, Cell
 from precollapse.perf.small_models import FAMILIES, small_model
 
 _HEAD = """# Models

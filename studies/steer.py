@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from tqdm import tqdm
 
 from .. import atomic, store
@@ -30,7 +29,7 @@ from ..analysis.probing import splits
 from ..errors import RequestError
 from ..hooks import CapturedBatch, Extractor, join
 from ..hooks.decoding.greedy import Output, continue_greedily
-from ..hooks.differences import entropy_tolerance
+from ..hooks.differences import limits
 from ..hooks.rendering import Rendered
 from ..hooks.steering import MODES, Steering
 from ..hooks.vector import SteeringVector
@@ -382,7 +381,7 @@ def _drift(baseline: pd.DataFrame, states: pd.DataFrame, extractor: Extractor, r
     """
     apart = np.abs(baseline["entropy_bits"].to_numpy() - states["entropy_bits"].to_numpy(float))
     allowed = max(
-        entropy_tolerance(getattr(torch, d)) for d in (extractor.manifest()["dtype"], run.manifest["capture"]["dtype"])
+        limits(d).entropy_bits for d in (extractor.manifest()["dtype"], run.manifest["capture"]["dtype"])
     )
     typical, most = float(np.median(apart)), float(apart.max())
     if not (typical <= allowed and most <= 4 * allowed):

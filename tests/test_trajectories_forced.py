@@ -13,7 +13,6 @@ import torch
 import transformers as tf
 
 from precollapse.errors import RequestError
-from precollapse.hooks.decoding import tree as prefix_tree
 from precollapse.studies.trajectories import run as trajectories
 from precollapse.studies.trajectories.forced import _alone, answer_forms
 from precollapse.tests.conftest import byte_tokenizer
@@ -235,7 +234,6 @@ def test_one_token_options_are_scored_by_all_their_one_token_forms(embedded):
 def test_bad_requests_are_refused_before_any_work(change, message):
     ex = small_model(*FAMILIES["llama"])
     ex.model.model.layers[0].register_forward_hook(lambda *_: pytest.fail("the model was run"))
-    prefix_tree._METHODS[ex.model] = {ex.model.config._attn_implementation: prefix_tree.Method("tree", None, 0.0)}
     request = {"prompts": [PROMPT], "chains": CHAINS[:1], "options": ("A", "B"), **change}
     with pytest.raises(RequestError, match=message):
         trajectories.forced_answers(ex, **request)

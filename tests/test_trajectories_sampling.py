@@ -10,7 +10,8 @@ import torch
 import transformers as tf
 
 from precollapse.errors import RequestError
-from precollapse.hooks.decoding.continuations import Origin, crosses, decoding_for
+from precollapse.hooks.decoding.continuations import crosses, decoding_for
+from precollapse.hooks.decoding.trunks import Origin
 from precollapse.studies.trajectories import chains
 from precollapse.tests.conftest import byte_tokenizer
 

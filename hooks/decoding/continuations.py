@@ -1,250 +1,81 @@
-"""Many continuations of few prefixes, with each prefix's keys and values computed and held once.
+"""Many continuations of few texts: each row goes on from a prefix, one token a step, by the fastest way that is right.
 
-Guarantees that a row which continues the first p tokens of a trunk attends to exactly those p tokens and to itself, at the
-positions it would have had alone, sliding windows, softcaps and sinks included; and that the rows' order and company change
-nothing but rounding. `decoding_for` probes each model once against plain forward passes and falls back to copying caches
-where the attention cannot be replaced. This prevents both the cost of a key-value copy per sample and the fault that padding
-between a cropped prefix and its continuation brings to windows and positions.
+Guarantees that whatever way is taken (keys and values of a prefix held once, copies of its cache, or whole texts anew), a row's
+states are those of its own text alone. `decoding_for` says by a probe which way a model bears; `continuing` takes whole texts
+where a rotary embedding that turns by length would see parts of them.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..architectures import Architecture, describe
 from ..attention import attention_modules
-from ..evaluation import evaluating
+from ..taps import foreign_hook
+from .probe import Method, Way, choose, remembered, sample_tokens
 from .rotary import length_rule
-from .tree import Method, accepted_arguments, cache_of, difference, run_with_cache, tolerance
+from .steps import cache_of
+from .tree import accepted_arguments, run_with_cache
+from .trunks import Origin, Rows, read_trunk, step
 
-_NAME = "precollapse_shared_prefix"
-_QUERY_BLOCK = 256
 _PROBE_STEPS = 3
 
 
-@dataclass
-class Trunk:
-    """A prefix after its one pass: token ids, final states [T, d] and, per layer, keys and values [Hkv, T, d_head]."""
+class Continuations(Protocol):
+    """Rows that go on from prefixes."""
 
-    tokens: tuple[int, ...]
-    final: Tensor
-    keys: dict[int, Tensor] = field(default_factory=dict)
-    values: dict[int, Tensor] = field(default_factory=dict)
+    first: Tensor
+    """Final states [B, d] at the end of each row's prefix."""
 
+    def keep(self, rows: Sequence[int]) -> None:
+        """Drop all rows but these (ascending)."""
+        ...
 
-@dataclass(frozen=True)
-class Origin:
-    """Where a row starts: after the first `length` tokens of trunk `trunk`."""
-
-    trunk: int
-    length: int
+    def step(self, tokens: Tensor) -> Tensor:
+        """Give every row one more token [B]; returns the final states [B, d] after it."""
+        ...
 
 
-class _Reading:
-    """A trunk's own pass: attention is causal, and each layer's keys and values are kept."""
-
-    def __init__(self, trunk: Trunk) -> None:
-        self.trunk = trunk
-
-    def attend(
-        self, module: nn.Module, layer: int, query: Tensor, key: Tensor, value: Tensor, options: _Options
-    ) -> Tensor:
-        self.trunk.keys[layer], self.trunk.values[layer] = key[0].contiguous(), value[0].contiguous()
-        heads, length = query.shape[1], query.shape[2]
-        groups = heads // key.shape[1]
-        out = torch.empty(length, heads, value.shape[-1], dtype=value.dtype, device=value.device)
-        positions = torch.arange(length, device=query.device)
-        for start in range(0, length, _QUERY_BLOCK):
-            stop = min(start + _QUERY_BLOCK, length)
-            q = query[0, :, start:stop].reshape(key.shape[1], groups * (stop - start), -1)
-            scores = (q @ key[0, :, :stop].transpose(1, 2)).view(heads, stop - start, stop)
-            distance = positions[start:stop, None] - positions[None, :stop]
-            allowed = distance >= 0 if options.window is None else (distance >= 0) & (distance < options.window)
-            weights = options.weights(scores.masked_fill_(~allowed, -math.inf), heads_axis=0)
-            mixed = weights.to(value.dtype).reshape(key.shape[1], groups * (stop - start), stop) @ value[0, :, :stop]
-            out[start:stop] = mixed.view(heads, stop - start, -1).transpose(0, 1)
-        return out[None]
-
-
-class Rows:
-    """Rows that continue trunks, one token a step.
+class SharedTrunks:
+    """Continuations that hold the keys and values of each text once.
 
     Parameters
     ----------
-    trunks : sequence of Trunk
+    arch : Architecture
+    trunks : sequence of token ids
     origins : sequence of Origin
         Rows of one trunk must be neighbours.
     steps : int
         Most tokens each row will be given.
+    device : torch.device
     """
 
-    def __init__(self, trunks: Sequence[Trunk], origins: Sequence[Origin], steps: int) -> None:
-        self.trunks = trunks
-        self.origins = list(origins)
-        self.steps = steps
-        self.done = 0
-        self._keys: dict[int, Tensor] = {}
-        self._values: dict[int, Tensor] = {}
-        self._index()
-
-    def _index(self) -> None:
-        device = self.trunks[0].final.device
-        self.starts = torch.tensor([o.length for o in self.origins], device=device)
-        self.blocks: list[tuple[int, int, int]] = []  # trunk, first row, last row + 1
-        for row, origin in enumerate(self.origins):
-            if self.blocks and self.blocks[-1][0] == origin.trunk:
-                self.blocks[-1] = (origin.trunk, self.blocks[-1][1], row + 1)
-            else:
-                self.blocks.append((origin.trunk, row, row + 1))
+    def __init__(
+        self,
+        arch: Architecture,
+        trunks: Sequence[Sequence[int]],
+        origins: Sequence[Origin],
+        steps: int,
+        device: torch.device,
+    ) -> None:
+        read = [read_trunk(arch, tokens, device) for tokens in trunks]
+        self.arch = arch
+        self.first = torch.stack([read[o.trunk].final[o.length - 1] for o in origins])
+        self.rows = Rows(read, origins, steps)
 
     def keep(self, rows: Sequence[int]) -> None:
         """Drop all rows but these (ascending)."""
-        index = torch.tensor(list(rows), dtype=torch.int64, device=self.starts.device)
-        self.origins = [self.origins[r] for r in rows]
-        for own in (self._keys, self._values):
-            for layer, buffer in own.items():
-                kept = torch.empty((len(rows), *buffer.shape[1:]), dtype=buffer.dtype, device=buffer.device)
-                kept[:, :, : self.done] = buffer[index, :, : self.done]
-                own[layer] = kept
-        self._index()
+        self.rows.keep(rows)
 
-    def attend(
-        self, module: nn.Module, layer: int, query: Tensor, key: Tensor, value: Tensor, options: _Options
-    ) -> Tensor:
-        own_keys = self._append(self._keys, layer, key)
-        own_values = self._append(self._values, layer, value)
-        batch, heads = query.shape[:2]
-        kv_heads, own = key.shape[1], self.done + 1
-        q = query.view(batch, kv_heads, heads // kv_heads, -1)
-        own_scores = q @ own_keys.transpose(2, 3)
-        age = torch.arange(own - 1, -1, -1, device=query.device)
-        if options.window is not None:
-            own_scores = own_scores.masked_fill(age >= options.window, -math.inf)
-        out = torch.empty(batch, kv_heads, heads // kv_heads, value.shape[-1], dtype=value.dtype, device=value.device)
-        for trunk, first, last in self.blocks:
-            reach = int(max(o.length for o in self.origins[first:last]))
-            k, v = self.trunks[trunk].keys[layer][:, :reach], self.trunks[trunk].values[layer][:, :reach]
-            rows = last - first
-            packed = q[first:last].transpose(0, 1).reshape(kv_heads, rows * (heads // kv_heads), -1)
-            scores = (packed @ k.transpose(1, 2)).view(kv_heads, rows, heads // kv_heads, reach).transpose(0, 1)
-            column = torch.arange(reach, device=query.device)
-            starts = self.starts[first:last, None]
-            hidden = column[None] >= starts
-            if options.window is not None:
-                hidden = hidden | (starts + self.done - column[None] >= options.window)
-            scores = scores.masked_fill(hidden[:, None, None], -math.inf)
-            both = torch.cat([scores, own_scores[first:last]], dim=-1)
-            weights = (
-                options.weights(both.flatten(1, 2)[:, :, None], heads_axis=1)[:, :, 0].view_as(both).to(value.dtype)
-            )
-            of_trunk = weights[..., :reach].transpose(0, 1).reshape(kv_heads, rows * (heads // kv_heads), reach) @ v
-            of_trunk = of_trunk.view(kv_heads, rows, heads // kv_heads, -1).transpose(0, 1)
-            out[first:last] = of_trunk + weights[..., reach:] @ own_values[first:last]
-        return out.reshape(batch, 1, heads, -1)
-
-    def _append(self, own: dict[int, Tensor], layer: int, new: Tensor) -> Tensor:
-        if layer not in own:
-            shape = (new.shape[0], new.shape[1], self.steps, new.shape[3])
-            own[layer] = torch.empty(shape, dtype=new.dtype, device=new.device)
-        own[layer][:, :, self.done] = new[:, :, 0]
-        return own[layer][:, :, : self.done + 1]
-
-
-@dataclass(frozen=True)
-class _Options:
-    """What a layer does to its scores: factor, softcap, window, and sinks [H] that take weight but give no value."""
-
-    scaling: float
-    softcap: float | None
-    window: int | None
-    sinks: Tensor | None
-
-    def weights(self, scores: Tensor, heads_axis: int) -> Tensor:
-        """Attention weights of raw scores [..., queries, keys], masked with -inf; `heads_axis` is the query heads' axis."""
-        scores = scores.float() * self.scaling
-        if self.softcap:
-            hidden = scores == -math.inf
-            scores = (torch.tanh(scores / self.softcap) * self.softcap).masked_fill(hidden, -math.inf)
-        if self.sinks is None:
-            return torch.softmax(scores, dim=-1)
-        shape = [1] * scores.ndim
-        shape[heads_axis] = -1
-        sink = self.sinks.float().view(shape).expand(*scores.shape[:-1], 1)
-        return torch.softmax(torch.cat([scores, sink], dim=-1), dim=-1)[..., :-1]
-
-
-_active: list[_Reading | Rows] = []
-
-
-def _attention(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any
-) -> Any:
-    head = query.shape[-1]
-    sinks = options.get("s_aux")
-    if sinks is None:
-        sinks = getattr(module, "sinks", None)
-    scaling = options.get("scaling")
-    chosen = _Options(
-        scaling=head**-0.5 if scaling is None else float(scaling),
-        softcap=options.get("softcap") or None,
-        window=options.get("sliding_window") or None,
-        sinks=sinks,
-    )
-    return _active[-1].attend(module, int(module.layer_idx), query, key, value, chosen), None  # type: ignore[arg-type]
-
-
-@contextmanager
-def _attending(arch: Architecture, through: _Reading | Rows) -> Iterator[None]:
-    """While open, the model's attention goes through `through`; the configuration is put back however this ends."""
-    from transformers import AttentionInterface
-
-    AttentionInterface.register(_NAME, _attention)
-    configs = {}
-    for module in arch.backbone.modules():
-        config = getattr(module, "config", None)
-        if config is not None and hasattr(config, "_attn_implementation"):
-            configs[id(config)] = config
-    before = {key: config._attn_implementation for key, config in configs.items()}
-    try:
-        for config in configs.values():
-            config._attn_implementation = _NAME
-        _active.append(through)
-        yield
-    finally:
-        _active.pop()
-        for key, config in configs.items():
-            config._attn_implementation = before[key]
-
-
-@torch.no_grad()
-def read_trunk(arch: Architecture, tokens: Sequence[int], device: torch.device) -> Trunk:
-    """Run a prefix once and keep what its continuations need."""
-    ids = torch.tensor([list(tokens)], device=device)
-    trunk = Trunk(tuple(tokens), torch.empty(0, device=device))
-    with _attending(arch, _Reading(trunk)):
-        positions = torch.arange(ids.shape[1], device=device)[None]
-        out = arch.backbone(input_ids=ids, position_ids=positions, use_cache=False)
-    trunk.final = out.last_hidden_state[0]
-    return trunk
-
-
-@torch.no_grad()
-def step(arch: Architecture, rows: Rows, tokens: Tensor) -> Tensor:
-    """Give every row one more token [B]; returns the final states [B, d] after it."""
-    positions = (rows.starts + rows.done)[:, None]
-    with _attending(arch, rows):
-        out = arch.backbone(input_ids=tokens[:, None], position_ids=positions, use_cache=False)
-    rows.done += 1
-    return out.last_hidden_state[:, 0]
+    def step(self, tokens: Tensor) -> Tensor:
+        """Give every row one more token [B]; returns the final states [B, d] after it."""
+        return step(self.arch, self.rows, tokens)
 
 
 class CopiedCaches:
@@ -255,7 +86,7 @@ class CopiedCaches:
     ) -> None:
         self.arch, self.device = arch, device
         self.lengths = [o.length for o in origins]
-        self.first: list[Tensor] = [torch.empty(0)] * len(origins)
+        first: list[Tensor] = [torch.empty(0)] * len(origins)
         self.caches: list[Any] = [None] * len(origins)
         for t in sorted({o.trunk for o in origins}):
             cache, done = None, 0
@@ -264,7 +95,8 @@ class CopiedCaches:
                 if length > done:
                     out = self._run(list(trunks[t])[done:length], done, cache)
                     cache, done, last = cache_of(out), length, out.last_hidden_state[0, -1]
-                self.first[row], self.caches[row] = last, copy.deepcopy(cache)
+                first[row], self.caches[row] = last, copy.deepcopy(cache)
+        self.first = torch.stack(first)
 
     def _run(self, tokens: list[int], start: int, cache: Any) -> Any:
         ids = torch.tensor([tokens], device=self.device)
@@ -295,8 +127,8 @@ class WholeTexts:
     ) -> None:
         self.arch, self.device = arch, device
         self.texts = [list(trunks[o.trunk][: o.length]) for o in origins]
-        known = {o: self._last(text) for o, text in dict(zip(origins, self.texts, strict=True)).items()}
-        self.first = [known[o] for o in origins]
+        ends = {o: self._last(text) for o, text in dict(zip(origins, self.texts, strict=True)).items()}
+        self.first = torch.stack([ends[o] for o in origins])
 
     @torch.no_grad()
     def _last(self, text: list[int]) -> Tensor:
@@ -318,7 +150,7 @@ class WholeTexts:
 def crosses(model: Any, trunks: Sequence[Sequence[int]], origins: Sequence[Origin], budget: int) -> bool:
     """Whether some text is turned otherwise by the model's rotary embedding than what was kept of its prefix.
 
-    LongRoPE and dynamic NTK turn all positions of a text by its length (see `hooks.rotary`), and of a batch by the longest.
+    LongRoPE and dynamic NTK turn all positions of a text by its length (see `hooks.decoding.rotary`), and of a batch by the longest.
     """
     rule = length_rule(model.config.get_text_config(decoder=True))
     if rule is None:
@@ -328,52 +160,60 @@ def crosses(model: Any, trunks: Sequence[Sequence[int]], origins: Sequence[Origi
     return longest > rule.limit and not beyond
 
 
-_METHODS: weakref.WeakKeyDictionary[Any, Method] = weakref.WeakKeyDictionary()
+def continuing(model: Any, trunks: Sequence[Sequence[int]], origins: Sequence[Origin], budget: int) -> Continuations:
+    """Rows that go on from prefixes of some texts, by the fastest way that is right for this model and these texts.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        In evaluation mode.
+    trunks : sequence of token ids
+    origins : sequence of Origin
+        Rows of one trunk must be neighbours.
+    budget : int
+        Most tokens each row will be given.
+    """
+    arch, device = describe(model), model.get_input_embeddings().weight.device
+    method = "whole" if crosses(model, trunks, origins, budget) else decoding_for(model).name
+    if method == "shared":
+        return SharedTrunks(arch, trunks, origins, budget, device)
+    if method == "copies":
+        return CopiedCaches(arch, trunks, origins, device)
+    return WholeTexts(arch, trunks, origins, device)
 
 
 def decoding_for(model: Any) -> Method:
-    """Whether a model's continuations can share their prefix ("shared") or need copies of its cache ("copies"), and why."""
-    if model not in _METHODS:
-        with evaluating(model):
-            _METHODS[model] = _choose(model, describe(model))
-    return _METHODS[model]
+    """Whether a model's continuations can share their prefix ("shared"), or need copies of its cache ("copies") or whole texts
+    ("whole"), and why; probed once per model and attention implementation, while no hook of someone else's is on it."""
+    arch = describe(model)
+    hooked = foreign_hook(arch.backbone)
+    if hooked is not None:
+        return Method("whole", f"{hooked} has a hook of someone else's, which would see parts of texts", math.nan)
+    return remembered(model, ("continuations",), lambda: _method(model, arch))
 
 
-@torch.no_grad()
-def _choose(model: Any, arch: Architecture) -> Method:
-    if "position_ids" not in accepted_arguments(arch):
-        return Method("copies", f"{arch.model_type} models take no position_ids", math.nan)
-    if len(attention_modules(arch)) != len(arch.blocks):
-        return Method("copies", f"not every block of {arch.model_type} has an attention that can be replaced", math.nan)
-    try:
-        error = _probe(model, arch)
-    except Exception as failure:  # the model's own code runs here and may raise anything
-        return Method("copies", f"sharing a prefix failed in the model's own code ({failure})", math.nan)
-    if error <= tolerance(model.dtype):
-        return Method("shared", None, error)
-    return Method("copies", f"sharing a prefix gave states that differ by {error:.2g} from separate passes", error)
-
-
-def _probe(model: Any, arch: Architecture) -> float:
-    """Largest relative difference from plain passes over a few rows of two trunks."""
+def _method(model: Any, arch: Architecture) -> Method:
     device = model.get_input_embeddings().weight.device
-    config = model.config.get_text_config(decoder=True)
-    window = getattr(config, "sliding_window", None) or 0
-    length = 24 + (window if window <= 512 else 0)
-    length = max(6, min(length, (getattr(config, "max_position_embeddings", None) or length + 8) - 8))
-    generator = torch.Generator().manual_seed(0)
-    texts = [torch.randint(0, config.vocab_size, (n,), generator=generator).tolist() for n in (length, length // 2)]
-    trunks = [read_trunk(arch, t, device) for t in texts]
-    origins = [Origin(0, length // 3), Origin(0, length), Origin(1, length // 2)]
-    rows = Rows(trunks, origins, _PROBE_STEPS)
-    given = torch.randint(0, config.vocab_size, (_PROBE_STEPS, len(origins)), generator=generator).to(device)
-    worst = 0.0
-    for i in range(_PROBE_STEPS):
-        found = step(arch, rows, given[i])
-        for r, origin in enumerate(origins):
-            text = texts[origin.trunk][: origin.length] + given[: i + 1, r].tolist()
-            truth = arch.backbone(input_ids=torch.tensor([text], device=device), use_cache=False).last_hidden_state[
-                0, -1
-            ]
-            worst = max(worst, difference(found[r], truth))
-    return worst
+    tokens, rest = sample_tokens(model, 3 * _PROBE_STEPS)
+    texts = [tokens, tokens[::-1][: len(tokens) // 2]]
+    origins = [Origin(0, len(tokens) // 3), Origin(0, len(tokens)), Origin(1, len(texts[1]))]
+    following = torch.tensor(rest, device=device).view(_PROBE_STEPS, len(origins))
+
+    def shared() -> list[Tensor]:
+        rows = SharedTrunks(arch, texts, origins, _PROBE_STEPS, device)
+        return [rows.step(tokens) for tokens in following]
+
+    def plain() -> list[Tensor]:
+        rows = WholeTexts(arch, texts, origins, device)
+        return [rows.step(tokens) for tokens in following]
+
+    return choose([Way("shared", "sharing a prefix", shared, _unfit(arch))], plain, "copies")
+
+
+def _unfit(arch: Architecture) -> str | None:
+    """Why this model's attention cannot be replaced at all."""
+    if "position_ids" not in accepted_arguments(arch):
+        return f"{arch.model_type} models take no position_ids"
+    if len(attention_modules(arch)) != len(arch.blocks):
+        return f"not every block of {arch.model_type} has an attention that can be replaced"
+    return None

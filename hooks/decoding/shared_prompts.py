@@ -23,7 +23,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 from ...errors import CaptureError
 from ..backends.protocol import Backend, Request, Rows
 from ..boundary import Batch, assemble, group
-from ..differences import relative_difference, states_tolerance
+from .probe import Method, Way, choose, remembered, sample_tokens
 from .rotary import length_rule
 
 MODES = ("auto", "never", "always")
@@ -199,7 +199,6 @@ class SharedPrefixes:
         self.backend = backend
         self.pad_id = pad_id
         self.device = device
-        self._refusals: dict[bool, str | None] = {}
 
     def refusal(self, longest: int, keep_cache: bool, left_padding_safe: bool) -> str | None:
         """Why prompts of up to `longest` tokens cannot share a prefix on this model; None when they can.
@@ -218,9 +217,8 @@ class SharedPrefixes:
         if not kinds <= {DynamicLayer, DynamicSlidingWindowLayer}:
             others = sorted(kind.__name__ for kind in kinds - {DynamicLayer, DynamicSlidingWindowLayer})
             return f"{config.model_type} models keep more of their past than keys and values ({', '.join(others)})"
-        if keep_cache not in self._refusals:
-            self._refusals[keep_cache] = self._probe(keep_cache)
-        return self._refusals[keep_cache]
+        question = ("shared prompts", self.backend.name, "cache kept" if keep_cache else "cache dropped")
+        return remembered(self.backend.model, question, lambda: self._method(keep_cache)).reason
 
     def batches(
         self, prompts: Sequence[Sequence[int]], shared: Group, token_budget: int, keep_cache: bool
@@ -291,34 +289,27 @@ class SharedPrefixes:
             _pad_left(got, length + width - whole.attention_mask.sum(1))
         return whole, got
 
-    def _probe(self, keep_cache: bool) -> str | None:
-        """Run a few tokens both ways; what differs, or None."""
-        vocabulary = int(self.backend.model.get_input_embeddings().weight.shape[0])
-        tokens = [(7 * i * i + 3 * i + 11) % vocabulary for i in range(17)]
-        prompts = [tokens[:12], tokens[:6] + tokens[9:], tokens[:7]]
+    def _method(self, keep_cache: bool) -> Method:
+        """Hold prompts that share a prefix, and with `keep_cache` one more token of each, to the same prompts run whole."""
+        tokens, rest = sample_tokens(self.backend.model, 3)
+        half = len(tokens) // 2
+        prompts = [tokens, [*tokens[:half], *rest], tokens[: half + 1]]
+        index = torch.tensor([[len(prompt) - 1] for prompt in prompts])
         layers = tuple(range(len(self.backend.architecture.blocks)))
-        rows = (0, 1, 2)
-        index = torch.tensor([[len(p) - 1] for p in prompts])
-        try:
-            plain = assemble(rows, prompts, self.pad_id, "left" if keep_cache else "right", self.device)
-            request = Request(("resid_post",), layers, plain.boundary[:, None], use_cache=keep_cache)
-            expected = self.backend.rows(plain, request)
-            batch, got = self.rows(prompts, rows, self.prefill(tokens[:6]), request, index)
-            wrong = max(
-                relative_difference(got.sites["resid_post"], expected.sites["resid_post"]),
-                relative_difference(got.final_norm, expected.final_norm),
-            )
-            if keep_cache:
-                wrong = max(
-                    wrong, relative_difference(self._one_more(batch, got.cache), self._one_more(plain, expected.cache))
-                )
-        except Exception as error:  # whatever a family's own cache code raises, the plain way still works
-            return (
-                f"its cache cannot be shared ({type(error).__name__}: {(str(error) or 'no message').splitlines()[0]})"
-            )
-        if not wrong <= states_tolerance(expected.final_norm.dtype):
-            return f"its states after a shared prefix differ by {wrong:.2g} from those of whole prompts"
-        return None
+        whole = assemble(range(3), prompts, self.pad_id, "left" if keep_cache else "right", self.device)
+        request = Request(("resid_post",), layers, whole.boundary[:, None], use_cache=keep_cache)
+
+        def states(batch: Batch, got: Rows) -> list[Tensor]:
+            following = [self._one_more(batch, got.cache)] if keep_cache else []
+            return [got.sites["resid_post"], got.final_norm, *following]
+
+        def plain() -> list[Tensor]:
+            return states(whole, self.backend.rows(whole, request))
+
+        def shared() -> list[Tensor]:
+            return states(*self.rows(prompts, range(3), self.prefill(tokens[:half]), request, index))
+
+        return choose([Way("shared", "a prefix shared from its cache", shared)], plain, "whole")
 
     def _one_more(self, batch: Batch, cache: Any) -> Tensor:
         """The state of one more token after each row of a left-padded batch, going on from its cache."""

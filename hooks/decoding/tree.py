@@ -12,7 +12,6 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,14 +24,13 @@ from ...errors import RequestError
 from ..architectures import Architecture, describe
 from ..evaluation import evaluating
 from ..taps import foreign_hook
+from .probe import RESERVE, Method, Way, choose, remembered, sample_tokens
 from .rotary import length_rule
 from .steps import cache_name, cache_of
 
 TRUNK = -1
 _MASKED_ATTENTION = ("eager", "sdpa")
 _MASKED_LAYERS = {"full_attention", "sliding_attention"}
-_PROBE_TOKENS = 24
-_LONGEST_PROBE = 512
 
 
 @dataclass(frozen=True)
@@ -59,16 +57,6 @@ class Row:
 
     segment: int
     index: int
-
-
-@dataclass(frozen=True)
-class Method:
-    """How a model's branches are run: `name` is "tree" (one pass), "cache" (prefix once, its cache reused) or
-    "separate" (every text anew), `reason` says why the tree was not used, and `error` is the largest relative difference that the probe found (NaN when not run)."""
-
-    name: str
-    reason: str | None
-    error: float
 
 
 @dataclass(frozen=True)
@@ -288,7 +276,6 @@ def _path(segments: Sequence[Segment], row: Row) -> list[int]:
 
 
 _RUNNERS = {"tree": run_tree, "cache": run_cached, "separate": run_separately}
-_METHODS: weakref.WeakKeyDictionary[Any, dict[str, Method]] = weakref.WeakKeyDictionary()
 
 
 def run(
@@ -312,41 +299,35 @@ def run(
     """
     if method != "auto" and method not in _RUNNERS:
         raise RequestError(f"unknown method {method!r}; choose auto, {', '.join(_RUNNERS)}")
-    arch = describe(model)
-    name = method
-    if method == "auto":  # a hook of someone else's is right on whole texts only
-        name = "separate" if foreign_hook(arch.backbone) else method_for(model).name
+    name = method_for(model).name if method == "auto" else method
     with evaluating(model):
-        return _RUNNERS[name](arch, model, segments, rows, residual)
+        return _RUNNERS[name](describe(model), model, segments, rows, residual)
 
 
 def method_for(model: Any) -> Method:
-    """Which method is right for a model; probed once per model and attention implementation."""
-    implementation = model.config._attn_implementation
-    known = _METHODS.setdefault(model, {})
-    if implementation not in known:
-        with evaluating(model):
-            known[implementation] = _choose(model, describe(model))
-    return known[implementation]
+    """How a model's branches are run: "tree" (one pass), "cache" (each prefix once, its cache copied) or "separate" (every
+    text anew); probed once per model and attention implementation, while no hook of someone else's is on it."""
+    arch = describe(model)
+    hooked = foreign_hook(arch.backbone)
+    if hooked is not None:
+        return Method("separate", f"{hooked} has a hook of someone else's, which is right on whole texts only", math.nan)
+    return remembered(model, ("branches",), lambda: _method(model, arch))
 
 
-def _choose(model: Any, arch: Architecture) -> Method:
+def _method(model: Any, arch: Architecture) -> Method:
     if length_rule(model.config.get_text_config(decoder=True)) is not None:
         return Method("separate", "its rotary embedding turns positions by the length of the whole text", math.nan)
-    reason = _unfit(model, arch)
-    segments, rows = _probe(model)
-    truth = run_separately(arch, model, segments, rows).final
-    if reason is None:
-        error = difference(run_tree(arch, model, segments, rows).final, truth)
-        if error <= tolerance(model.dtype):
-            return Method("tree", None, error)
-        reason = f"one pass under a tree mask gave states that differ by {error:.2g} from separate passes"
-    if cache_name(accepted_arguments(arch)) is None:
-        return Method("separate", f"{reason}; it has no cache to reuse", math.nan)
-    error = difference(run_cached(arch, model, segments, rows).final, truth)
-    if error <= tolerance(model.dtype):
-        return Method("cache", reason, error)
-    return Method("separate", f"{reason}; reusing its cache differs by {error:.2g}", error)
+    segments, rows = _probe_branches(model)
+
+    def way(name: str, title: str, unfit: str | None) -> Way:
+        return Way(name, title, lambda: [_RUNNERS[name](arch, model, segments, rows).final], unfit)
+
+    no_cache = None if cache_name(accepted_arguments(arch)) is not None else "it has no cache to reuse"
+    ways = [
+        way("tree", "one pass under a tree mask", _unfit(model, arch)),
+        way("cache", "reusing its cache", no_cache),
+    ]
+    return choose(ways, lambda: [run_separately(arch, model, segments, rows).final], "separate")
 
 
 def _unfit(model: Any, arch: Architecture) -> str | None:
@@ -367,32 +348,13 @@ def _unfit(model: Any, arch: Architecture) -> str | None:
     return None
 
 
-def _probe(model: Any) -> tuple[list[Segment], list[Row]]:
-    """A trunk of arbitrary tokens, longer than a short sliding window, with three branches and a branch of a branch."""
-    config = model.config.get_text_config(decoder=True)
-    window = getattr(config, "sliding_window", None) or 0
-    length = _PROBE_TOKENS + (window if window <= _LONGEST_PROBE else 0)
-    longest = getattr(config, "max_position_embeddings", None) or length + 8
-    length = max(4, min(length, longest - 8))
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(0, config.vocab_size, (length + 16,), generator=generator).tolist()
-    trunk, rest = tuple(ids[:length]), ids[length:]
+def _probe_branches(model: Any) -> tuple[list[Segment], list[Row]]:
+    """A trunk with three branches, one of them of a branch."""
+    trunk, rest = sample_tokens(model, RESERVE)
     segments = [
-        Segment(trunk),
-        Segment(tuple(rest[:3]), 0, length // 3),
-        Segment(tuple(rest[3:6]), 0, length - 1),
+        Segment(tuple(trunk)),
+        Segment(tuple(rest[:3]), 0, len(trunk) // 3),
+        Segment(tuple(rest[3:6]), 0, len(trunk) - 1),
         Segment(tuple(rest[6:8]), 1, 2),
     ]
-    return segments, [Row(0, length - 1), Row(1, 2), Row(2, 1), Row(3, 1)]
-
-
-def difference(found: Tensor, truth: Tensor) -> float:
-    """Largest absolute difference relative to the largest true value; infinite when something is not a number."""
-    scale = truth.abs().max().clamp_min(1e-12)
-    error = float((found - truth).abs().max() / scale)
-    return error if math.isfinite(error) else math.inf
-
-
-def tolerance(dtype: torch.dtype) -> float:
-    """Relative difference that rounding in `dtype` explains."""
-    return {torch.float32: 1e-4, torch.float64: 1e-9}.get(dtype, 5e-2)
+    return segments, [Row(0, len(trunk) - 1), Row(1, 2), Row(2, 1), Row(3, 1)]

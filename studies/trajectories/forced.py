@@ -3,7 +3,7 @@
 Guarantees that each forced distribution equals the one of a separate pass over prompt, prefix and anchor, whatever else is in
 the batch, and that an option's probability counts all its surface forms: one-token forms where every option has one, whole
 sequences otherwise, never the first piece of a longer option. All boundaries of a chain are branches of one forward pass
-(`prefix_tree`); families for which that does not hold reuse the prefix's cache, and the result says so.
+(`hooks.decoding.tree`); families for which that does not hold reuse the prefix's cache, and the result says so.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from ...errors import RequestError
-from ...hooks.architectures import Architecture, describe
-from ...hooks.decoding.tree import TRUNK, Method, Row, Segment, method_for, run
+from ...hooks.decoding.branches import Branches, BranchScores, Step
+from ...hooks.decoding.probe import Method
+from ...hooks.decoding.tree import TRUNK, Segment, method_for
 from ...hooks.options import option_forms, score_options
 from ...hooks.rendering import Renderer
-from ...hooks.unembedding import row_statistics
 from .segmentation import Boundaries, Segmentation, segment, to_tokens, token_ends_of_ids, token_ends_of_text
 
 ANCHOR = " So, the answer is:"
@@ -216,7 +215,7 @@ def forced_answers(
     residual : bool
         Also keep the residual stream at each boundary and at each anchor's end.
     method : {"auto", "tree", "cache", "separate"}
-        "auto" takes one pass where the model allows it (`prefix_tree.method_for`).
+        "auto" takes one pass where the model allows it (`hooks.decoding.tree.method_for`).
     tokens_per_pass : int, optional
         Put several chains into one pass while they hold at most this many tokens. None: one chain a pass.
     progress : callable, optional
@@ -279,11 +278,10 @@ def forced_under_anchors(
             raise RequestError(
                 f"chain {i} needs {needed} positions with its prompt and anchor, but the model has {limit}; shorten it"
             )
-    arch = describe(model)
-    how = method_for(model) if method == "auto" else Method(method, "asked for", math.nan)
+    chosen = method_for(model) if method == "auto" else Method(method, "asked for", math.nan)
     results: list[list[ForcedTrajectory]] = []
     for group in _groups(prepared, suffixes, tokens_per_pass):
-        results += _run_group(arch, model, group, suffixes, residual, how)
+        results += _run_group(model, group, suffixes, residual, chosen)
         if progress is not None:
             progress(len(group))
     return results
@@ -361,62 +359,19 @@ def _groups(
 
 
 @dataclass(frozen=True)
-class _Step:
-    """One token of one form: the row whose distribution holds its log-probability, and the token."""
-
-    row: int
-    token: int
-
-
-class _Branches:
-    """Collects the segments, rows and scoring steps of the chains that share a pass."""
-
-    def __init__(self) -> None:
-        self.segments: list[Segment] = []
-        self.rows: list[Row] = []
-
-    def add(self, segment: Segment) -> int:
-        self.segments.append(segment)
-        return len(self.segments) - 1
-
-    def read(self, segment: int, index: int) -> int:
-        self.rows.append(Row(segment, index))
-        return len(self.rows) - 1
-
-    def score(self, anchor: int, length: int, row: int, answers: AnswerSet) -> list[list[list[_Step]]]:
-        """Steps of every form of every answer after an anchor; the forms' inner tokens become branches of the anchor."""
-        steps = []
-        for group in answers.forms:
-            of_group = []
-            for form in group:
-                form_steps = [_Step(row, form[0])]
-                if len(form) > 1:
-                    branch = self.add(Segment(form[:-1], anchor, length))
-                    form_steps += [_Step(self.read(branch, j), form[j + 1]) for j in range(len(form) - 1)]
-                of_group.append(form_steps)
-            steps.append(of_group)
-        return steps
-
-
-@dataclass(frozen=True)
 class _Point:
     """Rows of one boundary under one anchor."""
 
     boundary: int
     answer: int
-    options: list[list[list[_Step]]]
-    candidates: list[list[list[_Step]]]
+    options: list[list[list[Step]]]
+    candidates: list[list[list[Step]]]
 
 
 def _run_group(
-    arch: Architecture,
-    model: Any,
-    group: Sequence[_Chain],
-    suffixes: Sequence[tuple[int, ...]],
-    residual: bool,
-    how: Method,
+    model: Any, group: Sequence[_Chain], suffixes: Sequence[tuple[int, ...]], residual: bool, method: Method
 ) -> list[list[ForcedTrajectory]]:
-    branches = _Branches()
+    branches = Branches()
     points: list[list[list[_Point]]] = []
     for chain in group:
         trunk = branches.add(Segment(chain.prompt + chain.tokens, TRUNK, 0))
@@ -427,51 +382,27 @@ def _run_group(
             of_anchor = []
             for start, prefix_row in zip(starts, prefix_rows, strict=True):
                 anchor = branches.add(Segment(suffix, trunk, start))
-                row = branches.read(anchor, len(suffix) - 1)
-                scored = [branches.score(anchor, len(suffix), row, s) for s in (chain.options, chain.candidates)]
-                of_anchor.append(_Point(prefix_row, row, *scored))
+                row = branches.read_distribution(anchor, len(suffix) - 1)
+                options, candidates = (
+                    [[branches.score(form, anchor, row) for form in forms] for forms in answers.forms]
+                    for answers in (chain.options, chain.candidates)
+                )
+                of_anchor.append(_Point(prefix_row, row, options, candidates))
             of_chain.append(of_anchor)
         points.append(of_chain)
-    states = run(model, branches.segments, branches.rows, residual, how.name)
-    logprobs, entropy = _token_logprobs(arch, states.final, points)
-    blocks = None if states.residual is None else states.residual.float().cpu().numpy()
+    scores = branches.run(model, method.name, residual)
     return [
-        [_trajectory(chain, of_anchor, logprobs, entropy, blocks, states.tokens, how) for of_anchor in of_chain]
+        [_trajectory(chain, of_anchor, scores, method) for of_anchor in of_chain]
         for chain, of_chain in zip(group, points, strict=True)
     ]
 
 
-def _token_logprobs(
-    arch: Architecture, final: torch.Tensor, points: list[list[list[_Point]]]
-) -> tuple[dict[_Step, float], dict[int, float]]:
-    """Log-probability (nats) of every step, and the vocabulary entropy (bits) of every row that is read."""
-    wanted: dict[int, dict[int, None]] = {}
-    for of_chain in points:
-        for point in (p for of_anchor in of_chain for p in of_anchor):
-            wanted.setdefault(point.answer, {})
-            for step in (s for group in point.options + point.candidates for form in group for s in form):
-                wanted.setdefault(step.row, {})[step.token] = None
-    rows = list(wanted)
-    width = max(1, max(len(tokens) for tokens in wanted.values()))
-    ids = torch.full((len(rows), width), -1, dtype=torch.int64)
-    for i, row in enumerate(rows):
-        tokens = list(wanted[row])
-        ids[i, : len(tokens)] = torch.tensor(tokens, dtype=torch.int64)
-    states = final[torch.tensor(rows, device=final.device)]
-    stats = row_statistics(arch, states, 0, ids[:, :, None].to(final.device))
-    found = (stats.option_logits.double() - stats.logsumexp[:, None]).cpu().numpy()
-    logprobs = {
-        _Step(row, token): float(found[i, j]) for i, row in enumerate(rows) for j, token in enumerate(wanted[row])
-    }
-    return logprobs, dict(zip(rows, stats.entropy_bits.cpu().tolist(), strict=True))
-
-
-def _score(answers: list[list[list[_Step]]], logprobs: dict[_Step, float]) -> list[float]:
+def _score(answers: list[list[list[Step]]], logprobs: dict[Step, float]) -> list[float]:
     """Log-probability of each answer: its forms' sequence probabilities added."""
     return [float(np.logaddexp.reduce([math.fsum(logprobs[s] for s in form) for form in group])) for group in answers]
 
 
-def _compare(answers: AnswerSet, steps: list[list[list[_Step]]], logprobs: dict[_Step, float]) -> list[float]:
+def _compare(answers: AnswerSet, steps: list[list[list[Step]]], logprobs: dict[Step, float]) -> list[float]:
     """Log-probability of each answer, of what does not go on to be another one: `4` counts without `42`.
 
     These are probabilities of events that exclude each other, so they can be compared, and add up to at most 1.
@@ -498,30 +429,28 @@ def _alone(form: tuple[int, ...], known: Mapping[tuple[int, ...], float]) -> flo
 def _trajectory(
     chain: _Chain,
     points: list[_Point],
-    logprobs: dict[_Step, float],
-    entropy: dict[int, float],
-    blocks: np.ndarray | None,
-    tokens_run: int,
-    how: Method,
+    scores: BranchScores,
+    method: Method,
 ) -> ForcedTrajectory:
     k = len(points)
+    logprobs, blocks = scores.logprobs, scores.residual
     options = np.array([_compare(chain.options, p.options, logprobs) for p in points], dtype=np.float64).reshape(k, -1)
     offered = np.array([_score(p.candidates, logprobs) for p in points], dtype=np.float64).reshape(k, -1)
     compared, labels = options, chain.options.labels
     if not labels:
         labels = chain.candidates.labels
         compared = np.array([_compare(chain.candidates, p.candidates, logprobs) for p in points]).reshape(k, -1)
-    scores = score_options(compared, np.zeros(k))
+    comparison = score_options(compared, np.zeros(k))
     return ForcedTrajectory(
         boundaries=np.array(chain.boundaries.tokens, dtype=np.int64),
         labels=chain.options.labels,
         option_logprobs=options,
-        entropy_nats=scores.entropy_bits * math.log(2),
-        entropy_bits=scores.entropy_bits,
+        entropy_nats=comparison.entropy_bits * math.log(2),
+        entropy_bits=comparison.entropy_bits,
         choice=tuple(labels[i] for i in compared.argmax(axis=1)) if labels else (),
-        option_mass=scores.mass,
-        margin=scores.margin,
-        vocabulary_entropy_bits=np.array([entropy[p.answer] for p in points]),
+        option_mass=comparison.mass,
+        margin=comparison.margin,
+        vocabulary_entropy_bits=np.array([scores.entropy_bits[p.answer] for p in points]),
         candidates=chain.candidates.labels,
         candidate_logprobs=offered if chain.candidates.labels else None,
         resid_boundary=None if blocks is None else blocks[[p.boundary for p in points]],
@@ -530,6 +459,6 @@ def _trajectory(
         inside=chain.boundaries.inside,
         collapsed=chain.boundaries.collapsed,
         chain_tokens=len(chain.tokens),
-        tokens_run=tokens_run,
-        method=how,
+        tokens_run=scores.tokens_run,
+        method=method,
     )
