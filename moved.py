@@ -47,6 +47,10 @@ MOVED = {
             "trajectory_tables",
         )
     },
+    **{
+        f"hooks.{name}": f"hooks.prompts.{name}" for name in ("boundary", "inputs", "options", "positions", "rendering")
+    },
+    "hooks.compile": "hooks.backends.compiled",
     "hooks.parity": "perf.parity",
     "hooks.parity_page": "perf.parity_page",
     "hooks.passes": "hooks.decoding.passes",

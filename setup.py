@@ -72,8 +72,11 @@ setup(
     packages=[
         "precollapse",
         "precollapse.hooks",
+        "precollapse.hooks.architectures",
         "precollapse.hooks.backends",
         "precollapse.hooks.decoding",
+        "precollapse.hooks.prompts",
+        "precollapse.hooks.steering",
         "precollapse.kernels",
         "precollapse.store",
         "precollapse.studies",

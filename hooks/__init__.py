@@ -8,10 +8,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from .extractor import CapturedBatch, Extractor, join
+from .batches import CapturedBatch, join
+from .extractor import Extractor
 from .states import States
-from .steering import Steering
-from .vector import SteeringVector
+from .steering import Steering, SteeringVector
 
 __all__ = ["CapturedBatch", "Extractor", "States", "Steering", "SteeringVector", "join", "steering_vector"]
 

@@ -6,7 +6,6 @@ single prompts give under padding on either side, and that the parts of each blo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,10 +15,10 @@ import torch
 from ..errors import CaptureError
 from .backends import make_backend
 from .backends.protocol import Backend, Request
-from .boundary import assemble
 from .decoding.steps import step_inputs
 from .differences import largest, limits, relative_difference
 from .evaluation import evaluating
+from .prompts.boundary import assemble
 from .unembedding import row_statistics
 
 

@@ -352,3 +352,14 @@ def _torch_dtype(name: str, device_type: str) -> Any:
 def _first_line(error: BaseException) -> str:
     text = str(error).strip().splitlines()
     return (text[0] if text else type(error).__name__)[:200]
+
+
+def quiet_libraries() -> None:
+    """Keep the model libraries' own bars and advice off the terminal, for programs that say themselves what matters."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from huggingface_hub.utils import logging as hub_logging
+    from transformers.utils import logging
+
+    hub_logging.set_verbosity_error()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()

@@ -41,7 +41,7 @@ def arms(extractor: Any, texts: list[str]) -> dict[str, Any]:
     """What each arm does once, as callables on one loaded model."""
     import torch
 
-    from precollapse.hooks.boundary import assemble, group
+    from precollapse.hooks.prompts.boundary import assemble, group
 
     ids = [r.token_ids for r in extractor.render(texts)]
     batches = group([len(p) for p in ids], extractor.batch_tokens)

@@ -24,8 +24,8 @@ from torch import nn
 from precollapse.errors import PrecollapseError, RequestError
 from precollapse.hooks.backends import BACKENDS, make_backend, wrap
 from precollapse.hooks.backends.protocol import Backend, Request, Rows
-from precollapse.hooks.boundary import assemble
 from precollapse.hooks.differences import largest, relative_difference
+from precollapse.hooks.prompts.boundary import assemble
 from precollapse.hooks.unembedding import row_statistics
 from precollapse.perf.parity_cells import DTYPES, LAYERS, PROMPTS, Cell
 from precollapse.perf.parity_page import page
@@ -173,9 +173,7 @@ def _cell(reader: Backend, truth: _Truth, family: str, implementation: str, dtyp
             entropy.append(abs(float(statistics.entropy_bits[b]) - truth.entropy[i]))
             if compared and truth.attentions is not None:
                 rows.append(_row_error(got, b, int(batch.boundary[b]), truth.attentions[i]))
-    return Cell(
-        family, reader.name, implementation, dtype, padding, largest(states), largest(entropy), largest(rows)
-    )
+    return Cell(family, reader.name, implementation, dtype, padding, largest(states), largest(entropy), largest(rows))
 
 
 def _state_error(reader: Backend, got: Rows, b: int, posts: torch.Tensor, final: torch.Tensor) -> float:

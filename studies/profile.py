@@ -23,9 +23,9 @@ import torch
 from .. import store
 from ..errors import RequestError
 from ..hooks import Extractor, States
-from ..hooks.boundary import Batch, assemble, group
-from ..hooks.evaluation import evaluating
-from ..hooks.rendering import Rendered
+from ..hooks.prompts.boundary import Batch, group
+from ..hooks.prompts.rendering import Rendered
+from ..hooks.running import run_backbone
 from ..hooks.sections import recording, section
 from . import benchmarks, prompts
 from .models import ModelRequest
@@ -230,10 +230,7 @@ def _measure(
 
     def bare() -> None:
         ids = [r.token_ids for r in rendered]
-        with torch.no_grad(), evaluating(extractor.model):
-            for rows in batches:
-                batch = assemble(rows, ids, extractor.renderer.pad_id, "right", extractor.device)
-                extractor.backend.architecture.backbone(input_ids=batch.input_ids, use_cache=False)
+        run_backbone(extractor.backend, ids, batches, extractor.renderer.pad_id, extractor.device)
 
     def timed(work: Callable[[], Any]) -> tuple[float, float]:
         cpu, wall = time.process_time(), time.perf_counter()

@@ -30,9 +30,8 @@ from ..errors import RequestError
 from ..hooks import CapturedBatch, Extractor, join
 from ..hooks.decoding.greedy import Output, continue_greedily
 from ..hooks.differences import limits
-from ..hooks.rendering import Rendered
-from ..hooks.steering import MODES, Steering
-from ..hooks.vector import SteeringVector
+from ..hooks.prompts.rendering import Rendered
+from ..hooks.steering import MODES, Steering, SteeringVector
 from ..reports.output_folder import writable_folder
 from ..reports.steering import SteerReport, dose_response, slopes
 from .grading import graders as grading
@@ -380,9 +379,7 @@ def _drift(baseline: pd.DataFrame, states: pd.DataFrame, extractor: Extractor, r
         If the dtypes do not explain it: then these are not the run's own weights, whatever they call themselves.
     """
     apart = np.abs(baseline["entropy_bits"].to_numpy() - states["entropy_bits"].to_numpy(float))
-    allowed = max(
-        limits(d).entropy_bits for d in (extractor.manifest()["dtype"], run.manifest["capture"]["dtype"])
-    )
+    allowed = max(limits(d).entropy_bits for d in (extractor.manifest()["dtype"], run.manifest["capture"]["dtype"]))
     typical, most = float(np.median(apart)), float(apart.max())
     if not (typical <= allowed and most <= 4 * allowed):
         raise RequestError(

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..analysis.directions import learn_direction
-from ..hooks.vector import SteeringVector
+from ..hooks.steering import SteeringVector
 
 
 def steering_vector(

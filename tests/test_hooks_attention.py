@@ -14,7 +14,7 @@ from precollapse.hooks import Extractor
 from precollapse.hooks.attention import supports_attention
 from precollapse.hooks.backends.hf import HuggingFaceBackend
 from precollapse.hooks.backends.protocol import Request
-from precollapse.hooks.boundary import assemble
+from precollapse.hooks.prompts.boundary import assemble
 from precollapse.perf.small_models import FAMILIES, small_model, small_tokenizer
 
 ATTENDING = tuple(f for f in FAMILIES if f not in ("mamba", "mamba2", "falcon_mamba"))

@@ -14,8 +14,8 @@ from precollapse.errors import CaptureError, RequestError
 from precollapse.hooks import Extractor
 from precollapse.hooks.backends import BACKENDS, make_backend, recognise, wrap
 from precollapse.hooks.backends.protocol import Request, Rows
-from precollapse.hooks.boundary import assemble
 from precollapse.hooks.decoding.greedy import continue_greedily
+from precollapse.hooks.prompts.boundary import assemble
 from precollapse.hooks.taps import first_tensor
 from precollapse.hooks.unembedding import is_plain
 from precollapse.perf.small_models import small_model, small_tokenizer

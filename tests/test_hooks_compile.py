@@ -9,7 +9,7 @@ from torch._dynamo.utils import counters
 from precollapse import Extractor
 from precollapse.errors import CaptureError, RequestError
 from precollapse.hooks import join
-from precollapse.hooks.compile import _shape
+from precollapse.hooks.backends.compiled import _shape
 from precollapse.perf.small_models import small_model, small_tokenizer
 
 PROMPTS = ["hello there", "x y", "a longer prompt than the others", "one two three"]

@@ -13,10 +13,10 @@ from precollapse.errors import CaptureError, RequestError
 from precollapse.hooks import Extractor
 from precollapse.hooks.backends.hf import HuggingFaceBackend
 from precollapse.hooks.backends.protocol import Request
-from precollapse.hooks.boundary import assemble
 from precollapse.hooks.decoding.greedy import continue_greedily
 from precollapse.hooks.models import refuse_unsupported
-from precollapse.hooks.rendering import Renderer
+from precollapse.hooks.prompts.boundary import assemble
+from precollapse.hooks.prompts.rendering import Renderer
 from precollapse.hooks.taps import as_sequences
 from precollapse.hooks.unembedding import is_plain, row_statistics
 from precollapse.perf.small_models import VOCABULARY, small_model, small_tokenizer

@@ -11,8 +11,8 @@ import torch
 from precollapse.hooks.architectures import LAYOUTS
 from precollapse.hooks.backends import BACKENDS, make_backend
 from precollapse.hooks.backends.protocol import Request
-from precollapse.hooks.boundary import assemble
 from precollapse.hooks.differences import relative_difference
+from precollapse.hooks.prompts.boundary import assemble
 from precollapse.perf.parity import RECURRENT, Cell, measure
 from precollapse.perf.parity_page import errors_table, page, sites_table, skips
 from precollapse.perf.small_models import FAMILIES, small_model

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from precollapse import Extractor
 from precollapse.errors import RequestError
-from precollapse.hooks.boundary import PASS_COST, group
 from precollapse.hooks.decoding.greedy import continue_greedily
 from precollapse.hooks.decoding.shared_prompts import plan
+from precollapse.hooks.prompts.boundary import PASS_COST, group
 from precollapse.perf.small_models import small_model, small_tokenizer
 
 HEAD = "Solve it. " * 4
@@ -271,7 +271,7 @@ def test_solved_examples_on_the_embedded_model(embedded, shared_data):
 
 
 def test_batches_to_generate_from_are_as_few_as_can_be():
-    from precollapse.hooks.boundary import group
+    from precollapse.hooks.prompts.boundary import group
 
     lengths = [100] * 3 + [40] * 20 + [7]
     few = group(lengths, 2400, fewest=True)

@@ -578,13 +578,13 @@ def test_the_baseline_runs_as_the_doses_do(study: tuple[store.Run, Extractor], m
     """Under a steering no prefix is shared; the unsteered side of each pair must not share one either."""
     run, ex = study
     modes = []
-    passes = Extractor._passes
+    stream = Extractor._stream
 
     def watched(self: Extractor, *arguments: Any) -> Any:
         modes.append("never" if self.steerings else self.share_prefix)
-        return passes(self, *arguments)
+        return stream(self, *arguments)
 
-    monkeypatch.setattr(Extractor, "_passes", watched)
+    monkeypatch.setattr(Extractor, "_stream", watched)
     monkeypatch.setattr(ex, "share_prefix", "always")
     made = run_steer(
         SteerConfig(run.path, 1, (2,), "entropy_bits", controls=0, generate=False, resamples=20),

@@ -13,7 +13,7 @@ import torch
 import transformers as tf
 
 from precollapse.errors import RequestError
-from precollapse.studies.trajectories import run as trajectories
+from precollapse.studies import trajectories
 from precollapse.studies.trajectories.forced import _alone, answer_forms
 from precollapse.tests.conftest import byte_tokenizer
 

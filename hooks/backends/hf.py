@@ -15,10 +15,10 @@ import torch
 from ...errors import CaptureError, RequestError
 from ..architectures import Architecture, describe
 from ..attention import attention_rows, supports_attention
-from ..boundary import Batch
 from ..decoding.steps import cache_name, cache_of
 from ..evaluation import evaluating
 from ..models import refuse_unsupported
+from ..prompts.boundary import Batch
 from ..taps import RowBuffers, first_tensor, tapped
 from .protocol import Request, Rows
 

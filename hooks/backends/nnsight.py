@@ -15,8 +15,8 @@ import torch
 from ...errors import CaptureError, RequestError
 from ..architectures import LAYER_SITES
 from ..attention import attention_rows
-from ..boundary import Batch
 from ..evaluation import evaluating
+from ..prompts.boundary import Batch
 from ..taps import RowBuffers, first_tensor
 from .hf import HuggingFaceBackend
 from .protocol import Request, Rows

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from ..architectures import Architecture
-from ..boundary import Batch
+from ..prompts.boundary import Batch
 
 
 @dataclass(frozen=True)

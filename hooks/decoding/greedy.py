@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ...errors import CaptureError
-from .. import CapturedBatch
+from ..batches import CapturedBatch
 from ..evaluation import evaluating
 from . import passes
 from .rotary import length_rule, switches
@@ -124,7 +124,7 @@ def _run_again(
 ) -> Any:
     """Prompts and outputs run whole, where a rotary embedding turns from here on otherwise than in the cached keys.
 
-    Such batches hold prompts of one length (see `hooks.rotary`), so there is no padding.
+    Such batches hold prompts of one length (see `hooks.decoding.rotary`), so there is no padding.
     """
     prompts = captured.states.token_ids
     whole = []

@@ -22,7 +22,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 
 from ...errors import CaptureError
 from ..backends.protocol import Backend, Request, Rows
-from ..boundary import Batch, assemble, group
+from ..prompts.boundary import Batch, assemble, group
 from .probe import Method, Way, choose, remembered, sample_tokens
 from .rotary import length_rule
 

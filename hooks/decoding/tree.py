@@ -167,12 +167,12 @@ def run_tree(
     positions = layout.positions.to(device)
     config = model.config.get_text_config(decoder=True)
     mask = attention_masks(config, layout.visible.to(device), positions, positions, model.dtype)
-    found: list[Tensor] = []
-    with _reading_residual(arch.blocks if residual else (), index, found):
+    outputs: list[Tensor] = []
+    with _reading_residual(arch.blocks if residual else (), index, outputs):
         out = arch.backbone(
             input_ids=layout.tokens[None].to(device), position_ids=positions[None], attention_mask=mask, use_cache=False
         )
-    states = torch.stack(found, dim=1) if residual else None
+    states = torch.stack(outputs, dim=1) if residual else None
     return TreeStates(out.last_hidden_state[0, index], states, len(layout.tokens))
 
 
@@ -207,15 +207,15 @@ def run_cached(
                 index = torch.tensor([k - done for k in local], dtype=torch.int64, device=device)
                 ids = torch.tensor([segment.tokens[done:stop]], device=device)
                 positions = torch.arange(start + done, start + stop, device=device)[None]
-                found: list[Tensor] = []
-                with _reading_residual(arch.blocks if residual else (), index, found):
+                outputs: list[Tensor] = []
+                with _reading_residual(arch.blocks if residual else (), index, outputs):
                     out = run_with_cache(arch, ids, positions, cache)
                 cache = cache_of(out)
                 ran += stop - done
                 for j, k in enumerate(local):
                     final[Row(i, k)] = out.last_hidden_state[0, index[j]]
                     if residual:
-                        blocks[Row(i, k)] = torch.stack([f[j] for f in found])
+                        blocks[Row(i, k)] = torch.stack([output[j] for output in outputs])
                 done = stop
             here = [c for c in branches if segments[c].cut == stop]
             for c in here:
@@ -255,12 +255,12 @@ def run_separately(
     final, blocks, ran = [], [], 0
     for row in rows:
         ids = torch.tensor([_path(segments, row)], device=device)
-        found: list[Tensor] = []
+        outputs: list[Tensor] = []
         last = torch.tensor([ids.shape[1] - 1], device=device)
-        with _reading_residual(arch.blocks if residual else (), last, found):
+        with _reading_residual(arch.blocks if residual else (), last, outputs):
             out = arch.backbone(input_ids=ids, use_cache=False)
         final.append(out.last_hidden_state[0, -1])
-        blocks += [torch.cat(found)] if residual else []
+        blocks += [torch.cat(outputs)] if residual else []
         ran += ids.shape[1]
     return TreeStates(torch.stack(final), torch.stack(blocks) if residual else None, ran)
 
@@ -310,7 +310,9 @@ def method_for(model: Any) -> Method:
     arch = describe(model)
     hooked = foreign_hook(arch.backbone)
     if hooked is not None:
-        return Method("separate", f"{hooked} has a hook of someone else's, which is right on whole texts only", math.nan)
+        return Method(
+            "separate", f"{hooked} has a hook of someone else's, which is right on whole texts only", math.nan
+        )
     return remembered(model, ("branches",), lambda: _method(model, arch))
 
 

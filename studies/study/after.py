@@ -17,7 +17,7 @@ from ...analysis.after import AFTER
 from ...errors import RequestError
 from ...hooks import Extractor, join
 from ...hooks.decoding.greedy import Output
-from ...hooks.rendering import Rendered
+from ...hooks.prompts.rendering import Rendered
 from ..trajectories.segmentation import token_ends_of_ids
 
 SITE = "resid_post"

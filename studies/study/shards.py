@@ -18,8 +18,8 @@ from ... import store
 from ...errors import CaptureError, RequestError
 from ...hooks import CapturedBatch, Extractor, States, join
 from ...hooks.decoding.greedy import Output, continue_greedily
-from ...hooks.options import option_forms
-from ...hooks.rendering import Rendered
+from ...hooks.prompts.options import option_forms
+from ...hooks.prompts.rendering import Rendered
 from ...kernels import Moments
 from ..grading import graders as grading
 from ..items import Item

@@ -15,7 +15,7 @@ from typing import Any
 
 from ...errors import RequestError
 from ...hooks import Extractor
-from ...hooks.rendering import Rendered
+from ...hooks.prompts.rendering import Rendered
 from .. import benchmarks, prompts
 from .config import ResolvedStudy
 

@@ -19,8 +19,8 @@ from ...errors import RequestError
 from ...hooks.decoding.branches import Branches, BranchScores, Step
 from ...hooks.decoding.probe import Method
 from ...hooks.decoding.tree import TRUNK, Segment, method_for
-from ...hooks.options import option_forms, score_options
-from ...hooks.rendering import Renderer
+from ...hooks.prompts.options import option_forms, score_options
+from ...hooks.prompts.rendering import Renderer
 from .segmentation import Boundaries, Segmentation, segment, to_tokens, token_ends_of_ids, token_ends_of_text
 
 ANCHOR = " So, the answer is:"
@@ -121,7 +121,7 @@ class _Chain:
 def answer_forms(tokenizer: Any, labels: Sequence[str], where: str = "options") -> AnswerSet:
     """Token forms of answer options.
 
-    When every option has a one-token form, those are its forms (`hooks.options.option_forms`). Otherwise every option is
+    When every option has a one-token form, those are its forms (`hooks.prompts.options.option_forms`). Otherwise every option is
     scored as a sequence, in two forms: as it stands and after a space. A sequence that another one starts with counts only
     what does not go on to the longer one.
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...analysis.trajectories.shapes import sampled_entropies
 from ...hooks import Extractor
-from ...hooks.rendering import Rendered
+from ...hooks.prompts.rendering import Rendered
 from ..grading import graders as grading
 from ..grading.read_number import whole_number
 from .chains import Continuation, generate_chains, sample_continuations

@@ -17,7 +17,7 @@ from typing import Any
 from ...analysis.trajectories.public import load_texts
 from ...errors import RequestError
 from ...hooks import Extractor
-from ...hooks.rendering import Rendered
+from ...hooks.prompts.rendering import Rendered
 from .. import benchmarks
 from .config import TrajectoryConfig
 from .forced import anchor_tokens, answer_forms

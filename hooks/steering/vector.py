@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from .. import atomic
-from ..errors import RequestError
+from ... import atomic
+from ...errors import RequestError
 from .steering import Steering
 
 _METADATA = "precollapse_steering_vector"

@@ -19,15 +19,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..errors import CaptureError, RequestError
-from ..kernels.gather_rows import FORMS
-from ..kernels.registry import choose
-from .architectures import Architecture, context_length
-from .backends.protocol import Backend, Request, Rows
-from .boundary import Batch
-from .decoding.rotary import length_rule
-from .differences import limits, relative_difference
-from .taps import first_input, first_tensor, foreign_hook
+from ...errors import CaptureError, RequestError
+from ...kernels.gather_rows import FORMS
+from ...kernels.registry import choose
+from ..architectures import Architecture, context_length
+from ..decoding.rotary import length_rule
+from ..differences import limits, relative_difference
+from ..prompts.boundary import Batch
+from ..taps import first_input, first_tensor, foreign_hook
+from .protocol import Backend, Request, Rows
 
 LENGTH_MULTIPLE = 8
 """Lengths are padded to a multiple of this, and batches to two rows: sizes of one would be compiled by themselves."""

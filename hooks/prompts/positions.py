@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..errors import RequestError
+from ...errors import RequestError
 from .rendering import Rendered, Renderer
 
 BOUNDARY = "boundary"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import RequestError
+from ...errors import RequestError
 from .rendering import Renderer
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import RequestError
+from ...errors import RequestError
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,38 @@ def option_forms(tokenizer: Any, labels: Sequence[str], where: str = "options") 
                     f"options {taken[i]!r} and {label!r} of {where} share token {i}, so they cannot be told apart; rename one"
                 )
     return OptionForms(labels, tuple(forms))
+
+
+def forms_of_prompts(tokenizer: Any, options: Any, n: int) -> list[OptionForms | None] | None:
+    """Option forms of each of n prompts: one tuple of options serves all, a list holds one tuple (or None) per prompt.
+
+    Raises
+    ------
+    RequestError
+        If the options are of another form, or one of them cannot be scored (see `option_forms`).
+    """
+    if options is None:
+        return None
+    if isinstance(options, str) or not isinstance(options, Sequence):
+        raise RequestError(
+            f"options must be a tuple of strings such as ('A', 'B'), or a list of such tuples, found {options!r}"
+        )
+    if all(isinstance(o, str) for o in options):
+        return [option_forms(tokenizer, options)] * n
+    if len(options) != n:
+        raise RequestError(
+            f"options has {len(options)} entries for {n} prompts; give one tuple for all, or one per prompt"
+        )
+    forms: dict[tuple[str, ...], OptionForms] = {}
+    of_prompts: list[OptionForms | None] = []
+    for i, o in enumerate(options):
+        if o is not None and (isinstance(o, str) or not isinstance(o, Sequence)):
+            raise RequestError(f"options of prompt {i} must be a tuple of strings or None, found {o!r}")
+        key = None if o is None else tuple(o)
+        if key is not None and key not in forms:
+            forms[key] = option_forms(tokenizer, key, f"options of prompt {i}")
+        of_prompts.append(None if key is None else forms[key])
+    return None if all(o is None for o in of_prompts) else of_prompts
 
 
 def form_ids(options: Sequence[OptionForms | None]) -> np.ndarray:

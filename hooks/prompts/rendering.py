@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import RequestError
+from ...errors import RequestError
 
 
 @dataclass(frozen=True)

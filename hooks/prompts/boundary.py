@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..errors import RequestError
+from ...errors import RequestError
 
 PASS_COST = 16
 """A pass through the model is counted as this fraction (1/16) of a full batch of tokens, besides the tokens it runs."""
