@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from .. import store
+from .. import checks, store
 from ..errors import RequestError
 from ..hooks import Extractor, States
 from ..hooks.prompts.boundary import Batch, group
@@ -176,9 +176,8 @@ def profile_capture(
     RequestError
         If a setting is unknown or out of range, or one that loads a model is given beside a loaded one.
     """
-    for name, value in (("n", n), ("rounds", rounds), ("batch", 1 if batch is None else batch)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise RequestError(f"{name} must be a whole number of at least 1, found {value!r}")
+    n, rounds = checks.whole("n", n, least=1), checks.whole("rounds", rounds, least=1)
+    batch = checks.optional_whole("batch", batch, least=1)
     if trace is not None and not Path(trace).absolute().parent.is_dir():
         raise RequestError(f"the folder of --trace {trace} does not exist; create it first")
     if isinstance(model, Extractor):

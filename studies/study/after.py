@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 
-from ...analysis.after import AFTER
+from ... import schema
 from ...errors import RequestError
 from ...hooks import Extractor, join
 from ...hooks.decoding.greedy import Output
 from ...hooks.prompts.rendering import Rendered
 from ..trajectories.segmentation import token_ends_of_ids
 
-SITE = "resid_post"
+SITE = schema.RESID_POST
 
 
 def check_places(places: Sequence[str]) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ def _is_number(place: str) -> bool:
 
 def array_name(place: str) -> str:
     """Name of the array that holds the states of a place."""
-    return f"{AFTER}{int(place) if is_count(place) else 'anchor'}"
+    return f"{schema.RESID_POST_AFTER}{int(place) if is_count(place) else 'anchor'}"
 
 
 def token_count(tokenizer: Any, output: Output, place: str) -> int | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ... import checks
 from ...analysis import hypotheses as declared
 from ...errors import RequestError
 from .. import benchmarks, prompts
@@ -104,31 +105,22 @@ class StudyConfig:
     def __post_init__(self) -> None:
         for name in ("benchmarks", "regimes", "sites", "after"):
             value = getattr(self, name)
-            value = (value,) if isinstance(value, str) else tuple(value)
-            if len(set(value)) != len(value):
-                raise RequestError(f"{name} {', '.join(value)} name one twice; name each once")
-            object.__setattr__(self, name, value)
+            object.__setattr__(self, name, checks.unique(name, (value,) if isinstance(value, str) else value))
         if not self.benchmarks or not self.regimes:
             raise RequestError("a study needs at least one benchmark and one regime; give --benchmark and --regimes")
         for name in self.benchmarks:
-            if name not in benchmarks.FORMATS and name not in self.items:
-                raise RequestError(
-                    f"benchmark {name!r} is unknown; choose from {', '.join(benchmarks.FORMATS)}, or give your own rows with --items {name}=FILE"
-                )
+            if name not in self.items:
+                checks.choice("benchmark", name, benchmarks.FORMATS, f"or give your own rows with --items {name}=FILE")
         for name in self.items:
             if name not in self.benchmarks:
                 raise RequestError(
                     f"items were given for {name!r}, which is not among the benchmarks {', '.join(self.benchmarks)}; add it there or leave its file out"
                 )
         for name, allowed in (("template", TEMPLATES), ("attention", ATTENTION), ("store_dtype", STORE_DTYPES)):
-            if getattr(self, name) not in allowed:
-                raise RequestError(f"{name} {getattr(self, name)!r} is unknown; choose from {', '.join(allowed)}")
+            checks.choice(name, getattr(self, name), allowed)
         for name in ("n", "batch_tokens", "shard_size"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise RequestError(f"{name} must be a whole number of at least 1, found {value!r}")
-        if not isinstance(self.top_k, int) or self.top_k < 0:
-            raise RequestError(f"top_k must be a whole number of at least 0, found {self.top_k!r}")
+            object.__setattr__(self, name, checks.optional_whole(name, getattr(self, name), least=1))
+        object.__setattr__(self, "top_k", checks.whole("top_k", self.top_k, least=0))
         object.__setattr__(self, "after", after.check_places(self.after))
         if self.after and (not self.generate or after.SITE not in self.sites):
             raise RequestError(
@@ -218,9 +210,9 @@ def settings(config: StudyConfig) -> dict[str, Any]:
 
 def defaults() -> dict[str, Any]:
     """What each setting counts as when it is not given: a setting added later does not change an older run's hash."""
-    out: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for f in dataclasses.fields(StudyConfig):
         if f.name not in _NOT_NUMBERS and f.default is not dataclasses.MISSING:
-            out[f.name] = list(f.default) if isinstance(f.default, tuple) else f.default
-    out[declared.RECORDED] = None
-    return out
+            values[f.name] = list(f.default) if isinstance(f.default, tuple) else f.default
+    values[declared.RECORDED] = None
+    return values

@@ -11,10 +11,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ... import store
+from ... import schema, store
 from ...kernels import Moments
 
-BLOB = "moments"
+BLOB = schema.MOMENTS
 
 
 def cell_moments(run: store.Run) -> dict[tuple[str, str], Moments]:

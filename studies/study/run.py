@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ... import store
+from ... import schema, store
 from ...analysis import hypotheses
 from ...hooks import Extractor
 from .. import runner
@@ -19,7 +19,7 @@ from ..models import ModelRequest
 from . import config as configs
 from . import moments
 from .config import ResolvedStudy, StudyConfig
-from .shards import COLUMNS, OPTION_MASSES, Recipe, make_shard
+from .shards import COLUMNS, Recipe, make_shard
 from .work import Work, identities, load_work, render_work, sampled_ids
 
 SHARD_STATES_WHEN_GENERATING = 32
@@ -114,7 +114,11 @@ class Study:
         rendered = render_work(self.resolved, self.work, extractor)
         recipe = Recipe.of(self.resolved, extractor, [w.item for w in self.work])
         # A run that was begun before the options had arrays of their own goes on without them.
-        left_out = {OPTION_MASSES} if started is not None and OPTION_MASSES not in started.arrays else set()
+        left_out = (
+            {schema.ATTENTION_OPTIONS}
+            if started is not None and schema.ATTENTION_OPTIONS not in started.arrays
+            else set()
+        )
         arrays = {name: spec for name, spec in recipe.arrays().items() if name not in left_out}
         by_id = {w.id: (w, r) for w, r in zip(self.work, rendered, strict=True)}
 
@@ -131,7 +135,7 @@ class Study:
         def finish(writer: store.Writer) -> None:
             for cell in writer.plan.cells:
                 fold(writer, cell.first_shard)
-            writer.update_manifest({"moments": moments.summary(store.open_run(self.out), recipe.layers)})
+            writer.update_manifest({schema.MOMENTS: moments.summary(store.open_run(self.out), recipe.layers)})
 
         keeps_moments = self.config.moments
         return runner.Job(
@@ -152,7 +156,7 @@ class Study:
     def _manifest(self, extractor: Extractor) -> dict[str, Any]:
         config = self.config
         return {
-            "kind": "study",
+            "kind": schema.STUDY_KIND,
             "model": config.model,
             "capture": extractor.manifest(),
             "sampled_ids": sampled_ids(self.resolved, self.work),

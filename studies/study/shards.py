@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ... import store
+from ... import schema, store
 from ...errors import CaptureError, RequestError
 from ...hooks import CapturedBatch, Extractor, States, join
 from ...hooks.decoding.greedy import Output, continue_greedily
@@ -25,42 +25,12 @@ from ..grading import graders as grading
 from ..items import Item
 from . import after
 from .config import ResolvedStudy, StudyConfig
-from .moments import BLOB
 from .work import Work
 
-COLUMNS: dict[str, str] = {
-    "question": "string",
-    "prompt": "string",
-    "gold": "string",
-    "choices": "string",
-    "format": "string",
-    "text": "string",
-    "answer": "string",
-    "correct": "bool",
-    "compliant": "bool",
-    "output_tokens": "int64",
-    "max_new_tokens": "int64",
-    "truncated": "bool",
-    "finish_reason": "string",
-    "prompt_tokens": "int64",
-    "boundary": "int64",
-    "bos_count": "int64",
-    "entropy_bits": "float64",
-    "logsumexp": "float64",
-    "option_entropy_bits": "float64",
-    "option_margin": "float64",
-    "option_mass": "float64",
-    "option_choice": "string",
-    "template": "string",
-    "template_hash": "string",
-    "regime_hash": "string",
-}
+COLUMNS = schema.STUDY.column_types
 """Columns of a study's table of states."""
 
 SUMMARY_SPANS = ("instruction", "question", "choices", "cue")
-SUMMARIES = ("entropy_bits", "first_token", *SUMMARY_SPANS, "rest")
-OPTION_MASSES = "attention_options"
-"""Attention on each option by itself, beside the mass on all of them together in `attention_choices`."""
 
 
 @dataclass(frozen=True)
@@ -118,31 +88,31 @@ class Recipe:
         architecture, n = self.extractor.backend.architecture, len(self.layers)
         specs = {}
         for site in self.config.sites:
-            if site == "final_norm":
+            if site == schema.FINAL_NORM:
                 specs[site] = store.ArraySpec((architecture.final_width,), self.dtype, None)
-            elif site == "z":
+            elif site == schema.Z:
                 specs[site] = store.ArraySpec((n, architecture.heads, architecture.head_width), self.dtype, self.layers)
             else:
                 specs[site] = store.ArraySpec((n, architecture.width), self.dtype, self.layers)
         for place in self.config.after:
             specs[after.array_name(place)] = store.ArraySpec((n, architecture.width), self.dtype, self.layers)
         if self.config.top_k:
-            specs["top_ids"] = store.ArraySpec((self.config.top_k,), "int64", None)
-            specs["top_logits"] = store.ArraySpec((self.config.top_k,), "float32", None)
+            specs[schema.TOP_IDS] = store.ArraySpec((self.config.top_k,), "int64", None)
+            specs[schema.TOP_LOGITS] = store.ArraySpec((self.config.top_k,), "float32", None)
         if self.option_width:
-            specs["option_logprobs"] = store.ArraySpec((self.option_width,), "float64", None)
+            specs[schema.OPTION_LOGPROBS] = store.ArraySpec((self.option_width,), "float64", None)
         if self.config.attention == "summary":
-            for name in SUMMARIES:
+            for name in schema.ATTENTION_SUMMARIES:
                 specs[f"attention_{name}"] = store.ArraySpec((n, architecture.heads), "float32", self.layers)
             if self.option_width:
                 shape = (n, architecture.heads, self.option_width)
-                specs[OPTION_MASSES] = store.ArraySpec(shape, "float32", self.layers)
+                specs[schema.ATTENTION_OPTIONS] = store.ArraySpec(shape, "float32", self.layers)
         return specs
 
     def ragged(self) -> dict[str, str]:
         """The ragged arrays that a run of this study declares."""
-        ids = {"token_ids": "int32", "output_ids": "int32"}
-        return ids | ({"attention_rows": "float32"} if self.config.attention == "rows" else {})
+        names = [schema.TOKEN_IDS, schema.OUTPUT_IDS]
+        return schema.STUDY.ragged_types(names + [schema.ATTENTION_ROWS] * (self.config.attention == "rows"))
 
 
 def make_shard(recipe: Recipe, members: list[tuple[Work, Rendered]], bar: Any = None) -> dict[str, Any]:
@@ -163,17 +133,17 @@ def make_shard(recipe: Recipe, members: list[tuple[Work, Rendered]], bar: Any = 
     """
     states, outputs = _run(recipe, members, bar)
     ragged: dict[str, Any] = {
-        "token_ids": [np.asarray(r.token_ids, np.int32) for _, r in members],
-        "output_ids": [np.asarray(o.token_ids if o else (), np.int32) for o in outputs],
+        schema.TOKEN_IDS: [np.asarray(r.token_ids, np.int32) for _, r in members],
+        schema.OUTPUT_IDS: [np.asarray(o.token_ids if o else (), np.int32) for o in outputs],
     }
     if states.attention_rows is not None:
-        ragged["attention_rows"] = [rows.numpy() for rows in states.attention_rows]
+        ragged[schema.ATTENTION_ROWS] = [rows.numpy() for rows in states.attention_rows]
     blobs = {}
     if recipe.config.moments:
-        resid = states["resid_post"]
+        resid = states[schema.RESID_POST]
         part = Moments(resid.shape[1], resid.shape[2])
         part.update(resid)
-        blobs[BLOB] = part.to_bytes()
+        blobs[schema.MOMENTS] = part.to_bytes()
     return {
         "arrays": _arrays(recipe, members, states) | _later(recipe, [r for _, r in members], outputs),
         "table": _table(recipe, members, states, outputs),
@@ -187,7 +157,7 @@ def _run(recipe: Recipe, members: list[tuple[Work, Rendered]], bar: Any) -> tupl
     options = [None if w.item.choices is None else tuple(w.item.choices) for w, _ in members]
     stream = extractor.stream(
         [r for _, r in members],
-        tuple(dict.fromkeys((*config.sites, *(("resid_post",) if config.moments else ())))),
+        tuple(dict.fromkeys((*config.sites, *((schema.RESID_POST,) if config.moments else ())))),
         config.layers,
         config.attention,
         options if any(options) else None,
@@ -276,23 +246,27 @@ def _arrays(recipe: Recipe, members: list[tuple[Work, Rendered]], states: States
     config, n = recipe.config, len(states)
     out = {site: _stored(states[site], recipe.dtype, site) for site in config.sites}
     if config.top_k:
-        out |= {"top_ids": states.top_ids.astype(np.int64), "top_logits": states.top_logits.astype(np.float32)}
+        out |= {
+            schema.TOP_IDS: states.top_ids.astype(np.int64),
+            schema.TOP_LOGITS: states.top_logits.astype(np.float32),
+        }
     if recipe.option_width:
         logprobs = np.full((n, recipe.option_width), np.nan)
         if states.option_logprobs is not None:
             logprobs[:, : states.option_logprobs.shape[1]] = states.option_logprobs
-        out["option_logprobs"] = logprobs
+        out[schema.OPTION_LOGPROBS] = logprobs
     if states.attention_summary is not None:
         missing = np.full_like(states.attention_summary["entropy_bits"], np.nan)
         out |= {
-            f"attention_{name}": states.attention_summary.get(name, missing).astype(np.float32) for name in SUMMARIES
+            f"attention_{name}": states.attention_summary.get(name, missing).astype(np.float32)
+            for name in schema.ATTENTION_SUMMARIES
         }
         if recipe.option_width:
             masses = np.full((*missing.shape, recipe.option_width), np.nan, np.float32)
             for i, (w, _) in enumerate(members):
                 for k, name in enumerate(_option_names(w)):
                     masses[i, ..., k] = states.attention_summary.get(name, missing)[i]
-            out[OPTION_MASSES] = masses
+            out[schema.ATTENTION_OPTIONS] = masses
     return out
 
 

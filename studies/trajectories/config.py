@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ... import checks
 from ...analysis.trajectories.preregistration import Preregistration, load_preregistration
 from ...analysis.trajectories.shapes import TIE_RULES
 from ...errors import RequestError
@@ -123,10 +124,8 @@ class TrajectoryConfig:
             object.__setattr__(self, name, value)
         object.__setattr__(self, "compare_rules", tuple(self.compare_rules))
         for name in self.benchmarks:
-            if name not in benchmarks.FORMATS and name not in self.items and name not in self.chains:
-                raise RequestError(
-                    f"benchmark {name!r} is unknown; choose from {', '.join(benchmarks.FORMATS)}, or give rows with --items {name}=FILE"
-                )
+            if name not in self.items and name not in self.chains:
+                checks.choice("benchmark", name, benchmarks.FORMATS, f"or give your own rows with --items {name}=FILE")
         for name in (*self.items, *self.chains):
             if name not in self.benchmarks:
                 raise RequestError(
@@ -138,8 +137,7 @@ class TrajectoryConfig:
             (self.tag_side, TAG_SIDES, "side of the end-of-thinking tag"),
             (self.tie, TIE_RULES, "tie rule"),
         ):
-            if value not in allowed:
-                raise RequestError(f"the {what} {value!r} is unknown; choose from {', '.join(allowed)}")
+            checks.choice(f"the {what}", value, allowed)
         check_rule(self.rule)
         for rule in (self.forced_rule, *self.compare_rules):
             check_rule(rule)
@@ -149,10 +147,8 @@ class TrajectoryConfig:
         check_sampling(self.temperature, self.continuation_tokens, self.m)
         if not self.epsilon >= 0:
             raise RequestError(f"epsilon must be zero or more nats, found {self.epsilon}")
-        for name in ("n", "shard_size"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise RequestError(f"{name} must be a whole number of at least 1, found {value!r}")
+        object.__setattr__(self, "n", checks.optional_whole("n", self.n, least=1))
+        object.__setattr__(self, "shard_size", checks.whole("shard_size", self.shard_size, least=1))
         if self.options is not None and len(self.options) < 2:
             raise RequestError(f"at least two options are needed, found {', '.join(self.options)}")
         self.declared_hypotheses()

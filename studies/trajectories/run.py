@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ... import store
+from ... import schema, store
 from ...analysis.trajectories.preregistration import Preregistration
 from ...hooks import Extractor
 from ...hooks.decoding.continuations import decoding_for
@@ -126,7 +126,7 @@ class Trajectories:
         config, declaration = self.config, self.declaration
         tree, decoding = method_for(extractor.model), decoding_for(extractor.model)
         return {
-            "kind": "trajectories",
+            "kind": schema.TRAJECTORIES_KIND,
             "capture": extractor.manifest(),
             "measures": list(config.measures),
             "system_prompt": "own turn" if takes_system_turn(extractor) else "opens the user's turn",

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ... import schema
 from ...analysis.trajectories.shapes import sampled_entropies
 from ...hooks import Extractor
 from ...hooks.prompts.rendering import Rendered
@@ -32,45 +33,7 @@ from .segmentation import (
 )
 from .work import Work
 
-COLUMNS: dict[str, str] = {
-    "question": "string",
-    "prompt": "string",
-    "gold": "string",
-    "choices": "string",
-    "format": "string",
-    "prompt_tokens": "int64",
-    "template": "string",
-    "template_hash": "string",
-    "chain": "string",
-    "chain_source": "string",
-    "chain_tokens": "int64",
-    "finish_reason": "string",
-    "truncated": "bool",
-    "answer": "string",
-    "correct": "bool",
-    "compliant": "bool",
-    "rule": "string",
-    "rule_applied": "string",
-    "units": "int64",
-    "units_merged": "int64",
-    "capped": "bool",
-    "inside_token": "int64",
-    "collapsed": "int64",
-    "units_by_rule": "string",
-    "continuations": "string",
-    "continuation_tokens": "int64",
-    "missing_points": "int64",
-    "forced_answer": "string",
-    "forced_correct": "bool",
-    "forced_labels": "string",
-    "forced_choices": "string",
-    "forced_candidates": "string",
-    "forced_anchors": "string",
-    "forced_by_rule": "string",
-    "forced_inside_token": "int64",
-    "forced_collapsed": "int64",
-    "forced_tokens_run": "int64",
-}
+COLUMNS = schema.TRAJECTORIES.column_types
 """Columns of a trajectory run's table."""
 
 
@@ -87,18 +50,21 @@ class ChainText:
 
 def ragged(config: TrajectoryConfig) -> dict[str, str]:
     """The ragged arrays that a run declares."""
-    own = {"prompt_ids": "int32", "chain_ids": "int32"}
+    names = ["prompt_ids", "chain_ids"]
     if "sampled" in config.measures:
-        own |= {"boundaries": "int32", "boundary_characters": "int32", "entropies": "float64", "parsed": "int32"}
+        names += ["boundaries", "boundary_characters", "entropies", "parsed"]
     if "forced" in config.measures:
-        own |= {
-            "forced_boundaries": "int32", "forced_boundary_characters": "int32", "forced_logprobs": "float64", "forced_entropies": "float64",
-            "forced_mass": "float64", "forced_margin": "float64", "forced_vocabulary_bits": "float64",
-            "forced_candidate_logprobs": "float64",
-        }  # fmt: skip
+        names += [
+            "forced_boundaries",
+            "forced_boundary_characters",
+            "forced_logprobs",
+            "forced_entropies",
+            "forced_mass",
+        ]
+        names += ["forced_margin", "forced_vocabulary_bits", "forced_candidate_logprobs"]
         if config.residual:
-            own |= {"resid_boundary": "float32", "resid_answer": "float32"}
-    return own
+            names += ["resid_boundary", "resid_answer"]
+    return schema.TRAJECTORIES.ragged_types(names)
 
 
 def make_shard(
