@@ -35,6 +35,8 @@ MOVED = {
     "analysis.trajectory_preregistration": "analysis.trajectories.preregistration",
     "analysis.report": "reports.study",
     "analysis.trajectory_report": "reports.trajectories",
+    "analysis.trajectory_figures": "reports.figures.trajectories",
+    "analysis.trajectory_tables": "analysis.trajectories.tables",
     **{
         f"analysis.{name}": f"reports.{name}"
         for name in (
@@ -43,8 +45,6 @@ MOVED = {
             "overview",
             "page",
             "tables",
-            "trajectory_figures",
-            "trajectory_tables",
         )
     },
     **{

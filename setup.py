@@ -86,10 +86,13 @@ setup(
         "precollapse.analysis",
         "precollapse.analysis.probing",
         "precollapse.analysis.trajectories",
+        "precollapse.analysis.trajectories.tables",
         "precollapse.reports",
+        "precollapse.reports.figures",
+        "precollapse.reports.tables",
         "precollapse.cli",
     ],
-    package_data={"precollapse": ["py.typed"]},
+    package_data={"precollapse": ["py.typed"], "precollapse.reports": ["templates/*"]},
     ext_modules=[
         Extension(
             "precollapse.kernels._native",

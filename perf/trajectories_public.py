@@ -21,7 +21,7 @@ from precollapse.analysis.trajectories.statistics import (
     gap_from_counts,
     trajectory_statistics,
 )
-from precollapse.reports.trajectory_figures import all_figures
+from precollapse.reports.figures.trajectories import all_figures
 
 FAMILY = ("fisher_two_sided", "spearman_violations", "spearman_coherence", "spearman_final", "logistic_final")
 

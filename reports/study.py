@@ -6,31 +6,48 @@ shown as missing with the reason, and that each figure names the command and the
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from .. import atomic
-from ..analysis import cells, statistics
+from ..analysis import cells
+from ..analysis import hypotheses as declared
 from ..analysis.cells import RunAnalysis, RunLike, Settings
 from ..analysis.hypotheses import Family
 from ..errors import RequestError
 from ..layers import layer_text
-from . import figures, tables
-from . import page as pages
-from .figures import Figure, Plan
-from .output_folder import writable_folder
-from .tables import Shown
+from . import page, tables
+from .document import Document, Section
+from .figures import Figure, draw
+from .figures.study import figure_plans
+from .figures.style import require_matplotlib
+from .output_folder import writable_folder, write_folder
+from .plain import records, to_json
+from .study_items import item_data
+from .tables import Shown, as_text
+from .tables.study import study_tables
 
 Progress = Callable[[float, str], None]
+
+FRAMES = (
+    "table",
+    "robustness",
+    "options",
+    "predictors",
+    "dimension",
+    "subsampling",
+    "curves",
+    "transfer",
+    "after",
+    "calibration",
+    "hypotheses",
+)
+"""Names of the tables of numbers of a report."""
 
 READING = (
     "H is the entropy of the whole next-token distribution at the boundary, before any token is chosen. A lower H"
@@ -87,42 +104,50 @@ class Report:
     def to_text(self, full: bool = False) -> str:
         """The first two tables for a terminal; all of them with `full`."""
         chosen = self.shown if full else self.shown[:2]
-        return "\n".join([*(tables.as_text(t) for t in chosen), *self.notes]).rstrip() + "\n"
+        return "\n".join([*(as_text(t) for t in chosen), *self.notes]).rstrip() + "\n"
+
+    def document(self) -> Document:
+        """The report without a format: results, figures, every state, how to read it, how it was made."""
+        sections = (Section("Results", self.shown), Section("Figures", self.figures))
+        return Document(
+            self.title(),
+            tuple(self.lead()),
+            tuple(section for section in sections if section.blocks),
+            item_data(self.analyses),
+            READING,
+            tuple(self.facts()),
+        )
 
     def to_markdown(self) -> str:
         """The report as Markdown; figures are linked where they were written."""
-        parts = [f"# {self.title()}", "", *(line + "\n" for line in self.lead())]
-        parts += [tables.as_markdown(t) for t in self.shown]
-        if self.figures:
-            parts.append("## Figures\n")
-            parts += [f"### {f.title}\n\n![{f.title}](figures/{f.png.name})\n\n{f.caption}\n" for f in self.figures]
-        parts.append("## How to read this\n")
-        parts += [*(f"- {line}" for line in READING), "", "## How it was made\n"]
-        parts += [f"- {name}: {value}" for name, value in self.facts()]
-        return "\n".join(parts) + "\n"
+        return self.document().to_markdown()
+
+    def to_html(self) -> str:
+        """The report as one page that opens offline."""
+        return page.rendered(self.document())
 
     def to_json(self) -> str:
         """All tables as JSON; numbers that are not defined are null."""
         content = {
             "format": 1,
             "command": self.command,
-            "settings": _plain(asdict(self.analyses[0].settings)),
+            "settings": asdict(self.analyses[0].settings),
             "models": [a.model for a in self.analyses],
             "notes": list(self.notes),
-            "table": records(self.table),
-            "robustness": records(self.robustness),
-            "options": records(self.options),
-            "predictors": records(self.predictors),
-            "dimension": records(self.dimension),
-            "subsampling": records(self.subsampling),
-            "curves": records(self.curves),
-            "transfer": records(self.transfer),
-            "after": records(self.after),
-            "calibration": records(self.calibration),
-            "hypotheses": records(self.hypotheses),
-            "figures": [f"figures/{f.png.name}" for f in self.figures],
+            **{name: records(frame) for name, frame in self.frames().items()},
+            "figures": [figure.link for figure in self.figures],
         }
-        return json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1)
+        return to_json(content)
+
+    def frames(self) -> dict[str, pd.DataFrame]:
+        """Every table of numbers, by name."""
+        return {name: getattr(self, name) for name in FRAMES}
+
+    def written(self) -> str:
+        """What was written where, or how to have it written."""
+        if self.out is None:
+            return "--out DIR writes the whole report: Markdown, HTML, CSV, JSON and figures"
+        return f"written: {self.out / 'report.html'}, report.md, report.csv and figures"
 
     def title(self) -> str:
         """Heading of the report."""
@@ -183,7 +208,7 @@ def write_report(
     Raises
     ------
     RequestError
-        No run, a run without states, a site or column it lacks, or a folder that cannot be written.
+        No run, a run without states, a site or column it lacks, a folder that cannot be written, or no matplotlib to draw with.
     """
     listed = list(runs) if isinstance(runs, Sequence) else [runs]
     if not listed:
@@ -191,6 +216,8 @@ def write_report(
     chosen = settings or Settings(seed=seed)
     labels = _names(listed, names)
     folder = None if out is None else writable_folder(out)
+    if folder is not None:
+        require_matplotlib()
     tell = progress or (lambda fraction, what: None)
     share = 0.9 / len(listed)
     analyses = []
@@ -200,7 +227,7 @@ def write_report(
             tell((i + fraction) * share, what)
 
         analyses.append(cells.analyse(run, chosen, part, label))
-    report = build(analyses, command or _command(listed, out), hypotheses, listed)
+    report = build(analyses, command or report_command(listed, out), hypotheses, listed)
     if folder is None:
         tell(1.0, "done")
         return report
@@ -208,9 +235,9 @@ def write_report(
     drawn = []
     for i, plan in enumerate(plans):
         tell(0.9 + 0.09 * i / len(plans), f"figure: {plan.title}")
-        drawn.append(figures.write(plan, folder / "figures", report.command))
-    report = _with(report, drawn, folder)
-    _save(report, folder)
+        drawn.append(draw(plan, folder / "figures", report.command, "figures/"))
+    report = replace(report, figures=tuple(drawn), out=folder)
+    write_folder(folder, _files(report))
     tell(1.0, "done")
     return report
 
@@ -222,394 +249,48 @@ def build(
     runs: Sequence[RunLike] = (),
 ) -> Report:
     """A report from analyses made beforehand; nothing is written."""
-    from ..analysis import hypotheses as declared
-
-    table = tables.main_table(analyses)
-    robustness = tables.robustness_table(analyses)
-    options = tables.options_table(analyses)
-    predictors = tables.predictors_table(analyses)
-    dimension = tables.dimension_table(analyses)
-    transfer = tables.transfer_table(analyses)
-    later = tables.after_table(analyses)
     manifests = [dict(run.manifest) for run in runs]
     recorded, remark = (family, "") if family is not None else declared.recorded(manifests)
     tests, remarks = declared.evaluate(analyses, recorded, manifests)
     remarks += [remark] if remark else []
-    shown = [
-        tables.shown_cells(
-            analyses,
-            tables.BEFORE,
-            "Before the first token",
-            "H: mean ± sd. ΔH: regime minus baseline on the same items. d_eff: plug-in, with its ceiling n − 1; the unbiased "
-            "estimate has none, and is noisy where n is small.",
-        ),
-        tables.shown_cells(analyses, tables.OUTCOMES, "Outcomes and recoverability", _OUTCOME_CAPTION),
-        tables.shown_frame(robustness, _ROBUSTNESS, "Robustness of the probe", _ROBUSTNESS_CAPTION),
-        tables.shown_frame(predictors, _PREDICTORS, "What else predicts a correct answer", _PREDICTOR_CAPTION),
-    ]
-    if len(options):
-        shown.append(tables.shown_frame(options, _OPTIONS, "Options: known, said", _OPTION_CAPTION))
-    if len(transfer):
-        shown.append(tables.shown_frame(transfer, _TRANSFER, "Transfer", _TRANSFER_CAPTION))
-    if len(later):
-        shown.append(tables.shown_frame(later, _AFTER, "Before and after the first tokens", _AFTER_CAPTION))
-    if len(tests):
-        shown.append(tables.shown_frame(tests, declared.COLUMNS, "Tests", declared.CAPTION))
-    notes = [note for a in analyses for note in a.notes] + remarks
+    robustness = tables.robustness_table(analyses)
+    predictors = tables.predictors_table(analyses)
+    options = tables.options_table(analyses)
+    transfer = tables.transfer_table(analyses)
+    after = tables.after_table(analyses)
     return Report(
-        table,
-        robustness,
-        options,
-        predictors,
-        dimension,
-        tables.subsampling_table(analyses),
-        tables.curve_table(analyses),
-        transfer,
-        later,
-        tables.calibration_table(analyses),
-        tests,
-        tuple(analyses),
-        tuple(shown),
-        tuple(notes),
-        command,
+        table=tables.main_table(analyses),
+        robustness=robustness,
+        options=options,
+        predictors=predictors,
+        dimension=tables.dimension_table(analyses),
+        subsampling=tables.subsampling_table(analyses),
+        curves=tables.curve_table(analyses),
+        transfer=transfer,
+        after=after,
+        calibration=tables.calibration_table(analyses),
+        hypotheses=tests,
+        analyses=tuple(analyses),
+        shown=study_tables(analyses, robustness, predictors, options, transfer, after, tests),
+        notes=tuple(note for a in analyses for note in a.notes) + tuple(remarks),
+        command=command,
     )
 
 
-_CELL = (("benchmark", "benchmark", 0), ("regime", "regime", 0))
-_OUTCOME_CAPTION = (
-    "Accuracy with its Wilson interval. AUROC of a linear probe on held-out items with its 95% interval; a note "
-    "names small test parts."
-)
-_ROBUSTNESS = (
-    *_CELL,
-    ("test n", "n_test", 0),
-    ("positive", "test_positives", 0),
-    ("train", "train_auroc", 2),
-    ("test", "test_auroc", 2),
-    ("gap", "gap", 2),
-    ("shuffled", "shuffle_auroc", 2),
-    ("p", "shuffle_p", 3),
-    ("splits mean", "splits_mean", 2),
-    ("sd", "splits_sd", 2),
-    ("probe − H", "probe_minus_entropy", 2),
-    ("density", "mixture_auroc", 2),
-    ("Brier", "brier", 3),
-    ("base rate", "brier_base_rate", 3),
-)
-_ROBUSTNESS_CAPTION = (
-    "AUROC on training and test items, percentile bootstrap. Shuffled: mean over refits on permuted training "
-    "labels, with the permutation p value. Splits: repeated 60/20/20 splits. Probe − H: paired difference to the "
-    "AUROC of −H on the same test items. Density: log-density of a Gaussian mixture fitted without outcomes."
-)
-_PREDICTORS = (
-    *_CELL,
-    ("predictor", "predictor", 0),
-    ("sign", "sign", 0),
-    ("n", "n", 0),
-    ("AUROC", "auroc", 2),
-    ("Spearman", "spearman", 2),
-)
-_PREDICTOR_CAPTION = "Single columns against correctness, over all states; the sign was fixed in advance."
-_OPTIONS = (
-    *_CELL,
-    ("n", "n", 0),
-    ("option H", "option_entropy_bits", 2),
-    ("of log2 K", "option_relative_entropy", 2),
-    ("mass", "option_mass", 3),
-    ("margin", "option_margin", 2),
-    ("agreement", "agreement", 2),
-    ("best option right", "choice_accuracy", 2),
-    ("answer right", "answer_accuracy", 2),
-    ("knew, not said", "knew_not_said", 0),
-    ("said, not known", "said_not_knew", 0),
-    ("no answer", "unanswered", 0),
-    ("right letters", "gold", 0),
-    ("letters said", "said", 0),
-    ("McNemar p", "mcnemar_p", 3),
-    ("shared bits", "information_bits", 2),
-    ("p", "information_p", 3),
-)
-_OPTION_CAPTION = (
-    "Option H: entropy renormalised over the options; mass: probability of all options before renormalising; margin: "
-    "log-odds of the best option over the second (nats). Best option: argmax before the first token. Shared bits: "
-    "its mutual information with the emitted answer (Miller-Madow), permutation p. Letters: how often each is right, and is "
-    "said; a model that says one letter whatever the question has the share of that letter as its accuracy."
-)
-_TRANSFER = (
-    ("over", "over", 0),
-    ("within", "within", 0),
-    ("train", "train", 0),
-    ("test", "test", 0),
-    ("test n", "n_test", 0),
-    ("AUROC", "auroc", 2),
-    ("loss to own probe", "degradation", 2),
-)
-_TRANSFER_CAPTION = "Trained on one regime's (or benchmark's) training items, scored on another's test items."
-_AFTER = (
-    *_CELL,
-    ("after", "place", 0),
-    ("reached", "reached", 0),
-    ("test n", "n_test", 0),
-    ("AUROC before", "before", 2),
-    ("AUROC after", "after", 2),
-    ("difference", "difference", 2),
-    ("bits before", "bits_before", 2),
-    ("p before", "bits_before_p", 3),
-    ("bits after", "bits_after", 2),
-    ("p after", "bits_after_p", 3),
-)
-_AFTER_CAPTION = (
-    "The same probe on the state before the first token and on the state after that many output tokens (or at the "
-    "anchor), on the same split; difference with its paired bootstrap interval. Reached: states whose output got there; "
-    "the others are left out of both. Bits: mutual information (Miller-Madow) of the answer given with the one that a "
-    "probe reads from the state, over test items, with its permutation p."
-)
-
-
-# -- figures ---------------------------------------------------------------------------------------------------------
-
-
-def figure_plans(report: Report) -> list[Plan]:
-    """The figures of a report, in the order shown."""
-    table = report.table
-    changed = table[table["regime"] != cells.BASELINE]
-    change = changed[["model", "benchmark", "regime", "entropy_change", "entropy_change_lower", "entropy_change_upper"]]
-    why = {(c.model, c.benchmark, c.regime): tables.change_reason(c) for a in report.analyses for c in a.cells}
-    keys = [tuple(row) for row in change[["model", "benchmark", "regime"]].to_numpy()]
-    change = change.assign(reason=[why.get(key, "") for key in keys])
-    probe = _forest_data(report)
-    by_state = _states(report.analyses)
-    plans = [
-        Plan(
-            "accuracy",
-            "Accuracy by regime",
-            "Bars: share of correct answers; lines: 95% Wilson interval.",
-            table[["model", "benchmark", "regime", "n", "accuracy", "accuracy_lower", "accuracy_upper"]],
-            figures.bars("accuracy", "accuracy (%)", 100.0, 0.0, 100.0),
-        ),
-        Plan(
-            "entropy",
-            "Entropy at the boundary by regime",
-            "One mark per state; line: mean.",
-            by_state[["model", "benchmark", "regime", "item_id", "entropy_bits"]],
-            figures.entropy,
-        ),
-        Plan(
-            "entropy_change",
-            "Change of entropy against the baseline",
-            "Mean over items of H(regime) − H(baseline) with the 95% paired bootstrap interval.",
-            change,
-            figures.forest("entropy_change", "ΔH (bits)", 0.0),
-        ),
-        Plan(
-            "formats",
-            "Free response against multiple choice",
-            "Mean H over all states of a format with its 95% bootstrap interval.",
-            _format_data(by_state, report.analyses[0].settings),
-            figures.formats,
-        ),
-        Plan(
-            "auroc",
-            "Recoverability of a correct answer",
-            "Test AUROC with its 95% interval; black stroke: mean over repeated splits; dashed: chance.",
-            probe,
-            figures.forest("auroc", "test AUROC", 0.5, (-0.02, 1.02)),
-        ),
-        Plan(
-            "auroc_by_layer",
-            "Recoverability by layer",
-            "One probe per layer on the same split; band: 95% bootstrap interval. The best layer of a test curve "
-            "is an optimistic choice.",
-            report.curves,
-            figures.by_layer("auroc", "test AUROC", 0.5),
-        ),
-        Plan(
-            "dimension_by_layer",
-            "Effective dimensionality by layer",
-            "Participation ratio of the states; marked line: plug-in; thin line: unbiased; dotted: the ceiling n − 1.",
-            report.dimension,
-            figures.by_layer(
-                "participation_ratio", "participation ratio (thin: unbiased)", "ceiling", "participation_ratio_unbiased"
-            ),
-        ),
-        Plan(
-            "dimension_by_items",
-            "Effective dimensionality by number of items",
-            "Random subsets of N' items, the same for every regime: mean and standard deviation; filled: plug-in,"
-            " open: unbiased.",
-            report.subsampling,
-            figures.by_size,
-        ),
-        Plan(
-            "heatmaps",
-            "The cells at a glance",
-            "Changes are against the baseline of the same benchmark.",
-            _heat_data(report),
-            figures.heatmaps,
-        ),
-        Plan(
-            "calibration",
-            "Reliability of the probe",
-            "Predicted probability against the share of correct answers on test items, with 95% Wilson intervals.",
-            report.calibration,
-            figures.reliability,
-        ),
-    ]
-    if len(report.options):
-        plans.append(Plan("said", "Known before, said after", "95% Wilson intervals.", report.options, figures.said))
-    for over in ("regimes", "benchmarks"):
-        part = report.transfer[report.transfer["over"] == over] if len(report.transfer) else report.transfer
-        if len(part):
-            title = f"Transfer between {over}"
-            plans.append(Plan(f"transfer_{over}", title, "Test AUROC of each probe.", part, figures.transfer))
-    return plans
-
-
-def _forest_data(report: Report) -> pd.DataFrame:
-    columns = ["model", "benchmark", "regime", "auroc", "auroc_lower", "auroc_upper", "auroc_interval", "auroc_n_test"]
-    data = report.table[columns].copy()
-    found = [c for a in report.analyses for c in a.cells]
-    data["splits_mean"] = [c.repeated.mean if c.repeated else math.nan for c in found]
-    data["reason"] = [c.reason or (c.probe.reason if c.probe else "") for c in found]
-    return data
-
-
-def _heat_data(report: Report) -> pd.DataFrame:
-    columns = ["model", "benchmark", "regime", "accuracy", "entropy_change", "auroc"]
-    data = report.table[columns].copy()
-    base = data[data["regime"] == cells.BASELINE].set_index(["model", "benchmark"])["accuracy"]
-    keys = list(zip(data["model"], data["benchmark"], strict=True))
-    change = [row - base.get(key, math.nan) for row, key in zip(data["accuracy"], keys, strict=True)]
-    data["accuracy_change"] = np.where(data["regime"] == cells.BASELINE, np.nan, change)
-    return data
-
-
-def _states(analyses: Sequence[RunAnalysis]) -> pd.DataFrame:
-    frames = []
-    for cell in (c for a in analyses for c in a.cells if len(c.states)):
-        frame = pd.DataFrame({"item_id": cell.states["item_id"].astype(str)})
-        known = "entropy_bits" in cell.states
-        frame["entropy_bits"] = statistics.as_float(cell.states["entropy_bits"]) if known else np.nan
-        kind = tables.kind(cell)
-        frames.append(frame.assign(model=cell.model, benchmark=cell.benchmark, regime=cell.regime, format=kind))
-    return pd.concat(frames, ignore_index=True)
-
-
-def _format_data(states: pd.DataFrame, settings: Settings) -> pd.DataFrame:
-    rows = []
-    for (model, kind, regime), part in states.groupby(["model", "format", "regime"], sort=False):
-        found = statistics.bootstrap_mean(part["entropy_bits"], settings.resamples, settings.level, settings.seed)
-        rows.append((model, kind, regime, len(part), found.estimate, found.lower, found.upper))
-    columns = ["model", "format", "regime", "n", "entropy_bits", "entropy_bits_lower", "entropy_bits_upper"]
-    return pd.DataFrame(rows, columns=columns)
-
-
-# -- files -----------------------------------------------------------------------------------------------------------
-
-_ITEM_COLUMNS = (
-    ("model", "model"),
-    ("benchmark", "benchmark"),
-    ("regime", "regime"),
-    ("item_id", "item"),
-    ("question", "question"),
-    ("correct", "correct"),
-    ("compliant", "compliant"),
-    ("answer", "answer"),
-    ("gold", "gold"),
-    ("entropy_bits", "H (bits)"),
-    ("option_choice", "best option"),
-    ("option_mass", "option mass"),
-    ("option_margin", "margin"),
-    ("option_entropy_bits", "option H"),
-    ("output_tokens", "output tokens"),
-    ("prompt_tokens", "prompt tokens"),
-    ("truncated", "truncated"),
-    ("choices", "choices"),
-    ("prompt", "prompt"),
-    ("text", "output"),
-)
-_ITEM_SHOWN = (
-    "benchmark",
-    "regime",
-    "item_id",
-    "correct",
-    "answer",
-    "gold",
-    "entropy_bits",
-    "option_choice",
-    "option_mass",
-    "output_tokens",
-    "question",
-)
-_ITEM_FILTERS = ("benchmark", "regime", "correct", "compliant", "truncated")
-
-
-def item_data(analyses: Sequence[RunAnalysis]) -> dict[str, Any]:
-    """Every state for the page's table."""
-    rows = []
-    for cell in (c for a in analyses for c in a.cells if len(c.states)):
-        states = cell.states.assign(model=cell.model)
-        columns = [_cells(states[n]) if n in states else [None] * len(states) for n, _ in _ITEM_COLUMNS]
-        rows += [list(values) for values in zip(*columns, strict=True)]
-    several = len(analyses) > 1
-    return {
-        "columns": [{"name": n, "label": label} for n, label in _ITEM_COLUMNS],
-        "rows": rows,
-        "shown": [*(["model"] if several else []), *_ITEM_SHOWN],
-        "filters": [*(["model"] if several else []), *_ITEM_FILTERS],
+def _files(report: Report) -> dict[str, str | bytes]:
+    """Everything that a folder of a report holds, by file name."""
+    contents: dict[str, str | bytes] = {
+        "report.html": report.to_html(),
+        "report.md": report.to_markdown(),
+        "report.csv": report.table.to_csv(index=False),
+        "report.json": report.to_json(),
     }
-
-
-def _cells(values: pd.Series) -> list[Any]:
-    return [_plain(v) for v in values.astype(object)]
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON takes it: missing and infinite numbers are None."""
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    if statistics.missing(value):
-        return None
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if isinstance(value, str | int | float | bool) else str(value)
-
-
-def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows of a table as JSON takes them."""
-    return [{str(k): _plain(v) for k, v in row.items()} for row in frame.to_dict("records")]
-
-
-def _save(report: Report, folder: Path) -> None:
-    page = pages.page(
-        report.title(),
-        report.lead(),
-        report.shown,
-        report.figures,
-        item_data(report.analyses),
-        READING,
-        report.facts(),
-    )
-    atomic.write(folder / "report.html", page)
-    atomic.write(folder / "report.md", report.to_markdown())
-    atomic.write(folder / "report.csv", report.table.to_csv(index=False))
-    atomic.write(folder / "report.json", report.to_json())
-    extra = folder / "tables"
-    extra.mkdir(exist_ok=True)
-    names = ("robustness", "options", "predictors", "dimension", "subsampling", "curves", "transfer", "calibration")
-    for name in (*names, "after", "hypotheses"):
-        frame: pd.DataFrame = getattr(report, name)
-        atomic.write(extra / f"{name}.csv", frame.to_csv(index=False) if len(frame.columns) else "")
-
-
-def _with(report: Report, drawn: Sequence[Figure], folder: Path) -> Report:
-    from dataclasses import replace
-
-    return replace(report, figures=tuple(drawn), out=folder)
+    for name, frame in report.frames().items():
+        if name != "table":
+            contents[f"tables/{name}.csv"] = frame.to_csv(index=False) if len(frame.columns) else ""
+    for figure in report.figures:
+        contents |= {f"figures/{name}": data for name, data in figure.contents.items()}
+    return contents
 
 
 def _names(runs: Sequence[RunLike], names: Sequence[str] | None) -> list[str]:
@@ -617,13 +298,14 @@ def _names(runs: Sequence[RunLike], names: Sequence[str] | None) -> list[str]:
         if len(names) != len(runs):
             raise RequestError(f"{len(names)} names for {len(runs)} runs; give one for each.")
         return [str(name) for name in names]
-    found = [cells.model_name(run) for run in runs]
-    if len(set(found)) == len(found):
-        return found
+    models = [cells.model_name(run) for run in runs]
+    if len(set(models)) == len(models):
+        return models
     paths = [Path(str(getattr(run, "path", i))).name for i, run in enumerate(runs)]
-    return [f"{name} ({path})" for name, path in zip(found, paths, strict=True)]
+    return [f"{name} ({path})" for name, path in zip(models, paths, strict=True)]
 
 
-def _command(runs: Sequence[RunLike], out: object) -> str:
+def report_command(runs: Sequence[Any], out: object) -> str:
+    """The command line that makes a report of these runs with the defaults."""
     parts = ["precollapse", "report", *(Path(str(getattr(run, "path", "run.zarr"))).name for run in runs)]
     return shlex.join([*parts, *(["--out", Path(str(out)).name] if out is not None else [])])

@@ -8,7 +8,6 @@ items that made the vector, and effects that any vector of that length would hav
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import os
@@ -16,15 +15,15 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
-from .. import atomic, store
+from .. import store
 from ..analysis.directions import METHODS, LinearProbe, TrainingStates, balancing_labels, item_names
+from ..analysis.dose_response import dose_response, slopes
 from ..analysis.probing import splits
 from ..errors import RequestError
 from ..hooks import CapturedBatch, Extractor, join
@@ -32,8 +31,8 @@ from ..hooks.decoding.greedy import Output, continue_greedily
 from ..hooks.differences import limits
 from ..hooks.prompts.rendering import Rendered
 from ..hooks.steering import MODES, Steering, SteeringVector
-from ..reports.output_folder import writable_folder
-from ..reports.steering import SteerReport, dose_response, slopes
+from ..reports.steering import SteerReport
+from ..reports.steering import save as save  # the public name of what writes a report
 from .grading import graders as grading
 from .models import ModelRequest
 from .steering_vectors import steering_vector
@@ -494,25 +493,3 @@ def _gold_margin(logprobs: np.ndarray, labels: tuple[str, ...], gold: str) -> fl
     own = logprobs[: len(labels)]
     place = labels.index(gold)
     return float(own[place] - np.delete(own, place).max())
-
-
-def save(report: SteerReport, folder: str | os.PathLike[str]) -> Path:
-    """Write steer.md, steer.json, table.csv, outcomes.csv, vector.safetensors and, where matplotlib is, steer.png into a folder.
-
-    Raises
-    ------
-    RequestError
-        If the folder cannot be written.
-    """
-    place = writable_folder(folder)
-    try:
-        atomic.write(place / "steer.md", report.markdown())
-        atomic.write(place / "steer.json", report.to_json())
-        atomic.write(place / "table.csv", report.table.to_csv(index=False))
-        atomic.write(place / "outcomes.csv", report.outcomes.to_csv(index=False))
-        report.vector.save(place / "vector.safetensors")
-        if importlib.util.find_spec("matplotlib") is not None:
-            report.figure(place / "steer.png")
-    except OSError as error:
-        raise RequestError(f"{place} cannot be written ({error}); give a folder that can") from error
-    return place

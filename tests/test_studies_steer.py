@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from precollapse import store
+from precollapse.analysis.dose_response import dose_response, slopes
 from precollapse.analysis.probing.splits import Split, split_items
 from precollapse.errors import RequestError
 from precollapse.hooks import Extractor, SteeringVector, steering_vector
 from precollapse.hooks.decoding.greedy import continue_greedily
-from precollapse.reports.steering import dose_response, slopes
 from precollapse.studies.config import StudyConfig
 from precollapse.studies.steer import SteerConfig, run_steer, save
 from precollapse.studies.study import run_study
@@ -440,7 +440,10 @@ def test_report_forms(report: Any, tmp_path: Path) -> None:
     assert len(content["table"]) == len(report.table) and content["summary"]["layer"] == 1
     save(report, tmp_path / "out")
     names = {p.name for p in (tmp_path / "out").iterdir()}
-    assert names == {"steer.md", "steer.json", "table.csv", "outcomes.csv", "vector.safetensors", "steer.png"}
+    numbers = {"steer.json", "table.csv", "slopes.csv", "outcomes.csv", "vector.safetensors"}
+    assert names == {"steer.md", "steer.html", "steer.png", "steer.svg", "steer.csv"} | numbers
+    page = (tmp_path / "out" / "steer.html").read_text()
+    assert "data:image/png" in page and '<td class="tight">vector</td>' in page and "nan" not in page.split("<h2")[1]
     report.figure(tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 10_000
 

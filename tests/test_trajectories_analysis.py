@@ -20,8 +20,8 @@ from precollapse.analysis.trajectories import preregistration as registration
 from precollapse.analysis.trajectories import shapes as t
 from precollapse.analysis.trajectories import statistics as ts
 from precollapse.analysis.trajectories.public import chain_table, load_distributions, load_texts
+from precollapse.analysis.trajectories.tables import agreement, completion_curve
 from precollapse.errors import RequestError
-from precollapse.reports.trajectory_tables import agreement, completion_curve
 
 # -- entropies -----------------------------------------------------------------------------------------------------------
 

@@ -17,8 +17,8 @@ import pandas as pd
 import pytest
 
 from precollapse import open_run, verify
+from precollapse.analysis.trajectories.tables import forced_table, run_agreement, sampled_table
 from precollapse.errors import RequestError
-from precollapse.reports.trajectory_tables import forced_table, run_agreement, sampled_table
 from precollapse.store import ConfigMismatch
 from precollapse.studies import benchmarks, trajectories
 from precollapse.studies.trajectories import run as trajectories_run

@@ -1,0 +1,94 @@
+"""A report before it has a format: titled sections of paragraphs, tables and figures.
+
+Guarantees that Markdown and the page say the same in the same order, since both are written from one document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from markupsafe import Markup
+
+from .figures import Figure
+from .tables import Shown, as_markdown
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Markup that only a page can show, made by a template."""
+
+    markup: Markup
+
+
+@dataclass(frozen=True)
+class Strong:
+    """A paragraph that must not be overlooked."""
+
+    text: str
+
+
+Block = str | Strong | Shown | Figure | Drawing
+"""What a section holds; a str is a paragraph."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A titled part of a report."""
+
+    title: str
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True)
+class Document:
+    """A report.
+
+    Attributes
+    ----------
+    title : str
+    lead : tuple of str or Strong
+        Opening paragraphs.
+    sections : tuple of Section
+    items : mapping, optional
+        The page's table of single rows: columns (name, label), rows, shown (column names of the table), filters (column
+        names with a choice box). Markdown leaves it out.
+    reading : tuple of str
+        How to read the results.
+    facts : tuple of (name, value)
+        How the report was made.
+    """
+
+    title: str
+    lead: tuple[str | Strong, ...]
+    sections: tuple[Section, ...]
+    items: Mapping[str, Any] | None = None
+    reading: tuple[str, ...] = ()
+    facts: tuple[tuple[str, str], ...] = field(default=())
+
+    def to_markdown(self) -> str:
+        """The report as Markdown; figures are linked, and what only a page can show is left to it."""
+        parts = [f"# {self.title}\n", *(_paragraph(text) for text in self.lead)]
+        for section in self.sections:
+            parts += [f"## {section.title}\n", *(_markdown(b) for b in section.blocks if not isinstance(b, Drawing))]
+            if any(isinstance(b, Drawing) for b in section.blocks):
+                parts.append("The drawings are in report.html.\n")
+        if self.reading:
+            parts += ["## How to read this\n", "\n".join(f"- {line}" for line in self.reading) + "\n"]
+        if self.facts:
+            parts += ["## How it was made\n", "\n".join(f"- {name}: {value}" for name, value in self.facts) + "\n"]
+        return "\n".join(parts)
+
+
+def _paragraph(text: str | Strong) -> str:
+    return f"**{text.text}**\n" if isinstance(text, Strong) else f"{text}\n"
+
+
+def _markdown(block: Block) -> str:
+    if isinstance(block, Shown):
+        return as_markdown(block)
+    if isinstance(block, Figure):
+        return f"### {block.title}\n\n![{block.title}]({block.link})\n\n{block.caption}\n"
+    assert isinstance(block, str | Strong)
+    return _paragraph(block)

@@ -1,0 +1,118 @@
+"""From a plan to a figure: the picture as PNG and SVG, and the numbers that it shows as CSV.
+
+Guarantees that a figure is drawn from one table of numbers and nothing else, that this table stands beside it, and that its
+caption names the command and the file of numbers.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from . import style
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to draw: a table and the function that draws it."""
+
+    name: str
+    title: str
+    caption: str
+    data: pd.DataFrame = field(repr=False)
+    draw: Callable[[pd.DataFrame], Canvas] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure and where its files are, or will be.
+
+    Attributes
+    ----------
+    name, title, caption : str
+    png, svg, csv : Path
+    contents : dict of str to bytes
+        What goes into the files, by file name.
+    link : str
+        The PNG as seen from the report that shows it.
+    """
+
+    name: str
+    title: str
+    caption: str
+    png: Path
+    svg: Path
+    csv: Path
+    contents: dict[str, bytes] = field(repr=False, compare=False, default_factory=dict)
+    link: str = ""
+
+    @property
+    def image(self) -> bytes:
+        """The PNG."""
+        return self.contents[self.png.name]
+
+
+def draw(plan: Plan, folder: str | os.PathLike[str], command: str, link: str = "") -> Figure:
+    """Draw a plan for `folder`; nothing is written.
+
+    Parameters
+    ----------
+    plan : Plan
+    folder : path
+        Where its files will stand.
+    command : str
+        The command that the caption names.
+    link : str
+        What stands before the file's name in a link from the report to it, such as "figures/".
+
+    Raises
+    ------
+    RequestError
+        When matplotlib is not installed.
+    """
+    place = Path(folder)
+    png, svg = io.BytesIO(), io.BytesIO()
+    with style.applied():
+        canvas = plan.draw(plan.data)
+        canvas.draw_without_rendering()
+        box = canvas.get_tightbbox().padded(0.08)
+        canvas.set_layout_engine("none")  # laid out and measured once, not again for each file
+        canvas.savefig(png, format="png", bbox_inches=box, metadata={"Software": None})
+        canvas.savefig(svg, format="svg", bbox_inches=box, metadata={"Date": None, "Creator": None})
+    contents = {
+        f"{plan.name}.png": png.getvalue(),
+        f"{plan.name}.svg": svg.getvalue(),
+        f"{plan.name}.csv": plan.data.to_csv(index=False).encode(),
+    }
+    return Figure(
+        plan.name,
+        plan.title,
+        f"{plan.caption} Made by `{command}` from {plan.name}.csv.",
+        *(place / name for name in contents),
+        contents,
+        f"{link}{plan.name}.png",
+    )
+
+
+def write(plan: Plan, folder: str | os.PathLike[str], command: str) -> Figure:
+    """Draw a plan into `folder` as PNG and SVG with the numbers as CSV.
+
+    Raises
+    ------
+    RequestError
+        When matplotlib is not installed, or the folder cannot be written.
+    """
+    from ..output_folder import write_folder
+
+    figure = draw(plan, folder, command)
+    write_folder(folder, figure.contents)
+    return figure
