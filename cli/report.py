@@ -7,10 +7,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from ..errors import RequestError
-from ..layers import held_layers
 from .options import command
-from .output import print_json, progress_bar
+from .output import progress_bar
 
 
 def add_report(commands: Any) -> None:
@@ -47,78 +45,20 @@ def add_report(commands: Any) -> None:
     p.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
-def _analysis_settings(a: argparse.Namespace, runs: list[Any]) -> Any:
-    """The settings of an analysis that the arguments describe; layers are counted as the runs hold them."""
-    from ..analysis.cells import Settings
-
-    layers = None
-    if a.layers != "all":
-        held = [run.sites.get(a.site, ()) for run in runs]
-        if len({tuple(one) for one in held}) > 1:
-            raise RequestError(f"the runs hold different layers of {a.site}; report them apart to choose --layers")
-        layers = [held_layers(text, held[0], "--layers") for text in a.layers.split("/")]
-    return Settings(
-        site=a.site,
-        layers=layers,
-        probe=a.probe,
-        target=a.target,
-        seed=a.seed,
-        resamples=a.resamples,
-        shuffles=a.shuffles,
-        n_splits=a.splits,
-    )
-
-
 def _report(a: argparse.Namespace) -> int:
-    from ..analysis import hypotheses
-    from ..reports import study as report
+    from ..reports.kinds import OPTIONS, ReportRequest, report_kind
     from ..store import open_run
 
     runs = [open_run(path) for path in a.runs]
-    kinds = {run.manifest.get("kind", "study") for run in runs}
-    if kinds == {"trajectories"}:
-        for name, plain in (
-            ("site", "resid_post"),
-            ("layers", "all"),
-            ("probe", "logistic"),
-            ("target", "correct"),
-            ("hypotheses", None),
-        ):
-            if getattr(a, name) != plain:
-                raise RequestError(f"--{name} is for studies, and {', '.join(a.runs)} holds trajectories; leave it out")
-        return _trajectory_report(a, runs)
-    if len(kinds) > 1:
-        raise RequestError(
-            f"the runs are of different kinds ({', '.join(sorted(kinds))}); report studies and trajectories apart"
-        )
-    made = report.write_report(
+    kind = report_kind(runs)
+    request = ReportRequest(
         runs,
         Path(a.out) if a.out else None,
-        settings=_analysis_settings(a, runs),
-        hypotheses=None if a.hypotheses is None else hypotheses.load(a.hypotheses),
-        progress=None if a.quiet else progress_bar("report"),
-        command=shlex.join(["precollapse", *a.argv]),
+        a.seed,
+        {name: getattr(a, name) for name in OPTIONS},
+        None if a.quiet else progress_bar("report"),
+        shlex.join(["precollapse", *a.argv]),
     )
-    if a.json:
-        print(made.to_json())
-    else:
-        print(made.to_text())
-        if a.out:
-            print(f"\nwritten: {Path(a.out) / 'report.html'}, report.md, report.csv and figures")
-        else:
-            print("\n--out DIR writes the whole report: Markdown, HTML, CSV, JSON and figures")
-    return 0
-
-
-def _trajectory_report(a: argparse.Namespace, runs: list[Any]) -> int:
-    from ..reports.trajectories import trajectory_report
-
-    others = {Path(path).stem: run for path, run in zip(a.runs[1:], runs[1:], strict=True)}
-    made = trajectory_report(runs[0], a.out, seed=a.seed, others=others or None)
-    if a.json:
-        print_json(made.values)
-    else:
-        print(made.markdown)
-        if a.out:
-            print(f"\nwritten: {', '.join(str(path) for path in made.files)}")
+    report = kind.write(request)
+    print(report.to_json() if a.json else f"{report.to_text()}\n\n{report.written()}")
     return 0

@@ -543,7 +543,8 @@ def test_runs_that_recorded_different_files_test_none_and_say_so():
 
 def test_importing_the_analysis_loads_no_model_library():
     code = (
-        "import sys, precollapse.analysis as a; a.report, a.probes, a.transfer, a.cells, a.page, a.ccs, a.density\n"
+        "import sys, precollapse.analysis as a; a.report, a.probes, a.transfer, a.cells, a.page, a.ccs, a.density, a.figures\n"
+        "import precollapse.reports.trajectories, precollapse.reports.steering, precollapse.reports.kinds\n"
         "print([m for m in ('torch', 'transformers', 'matplotlib') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -49,8 +49,8 @@ def test_imports_point_downwards(room):
 @pytest.mark.parametrize(
     "module", ["precollapse", "precollapse.analysis", "precollapse.store", "precollapse.analysis.probes"]
 )
-def test_light_imports_need_no_torch(module):
-    code = f"import sys, {module}; print([m for m in ('torch', 'transformers') if m in sys.modules])"
+def test_light_imports_need_no_torch_and_no_matplotlib(module):
+    code = f"import sys, {module}; print([m for m in ('torch', 'transformers', 'matplotlib') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="/", check=True)
     assert done.stdout.strip() == "[]"
 
