@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -53,10 +52,6 @@ def print_json(value: Any) -> None:
 
 def quiet_libraries() -> None:
     """Keep the model libraries' own bars and advice off the terminal; ours says what matters."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    from huggingface_hub.utils import logging as hub_logging
-    from transformers.utils import logging
+    from ..hooks import models
 
-    hub_logging.set_verbosity_error()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    models.quiet_libraries()

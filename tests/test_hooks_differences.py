@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from precollapse.hooks.decoding import tree
+from precollapse.hooks.decoding.continuations import decoding_for
 from precollapse.hooks.decoding.probe import Way, choose, remembered, sample_tokens
 from precollapse.hooks.decoding.tree import method_for
 from precollapse.hooks.differences import LIMITS, largest, limits, relative_difference
@@ -86,6 +87,15 @@ def test_a_tree_that_is_wrong_at_a_small_state_only_is_not_taken(monkeypatch):
 def test_sound_families_run_as_a_tree_in_every_dtype(family, dtype):
     method = method_for(small_model(family, dtype=dtype))
     assert method.name == "tree" and method.error < limits(dtype).states / 2
+
+
+def test_a_hook_of_someone_elses_is_right_on_whole_texts_only():
+    model = small_model("llama")
+    handle = model.model.layers[0].register_forward_hook(lambda *_: None)
+    assert method_for(model).name == "separate" and decoding_for(model).name == "whole"
+    assert "has a hook of someone else's" in (method_for(model).reason or "")
+    handle.remove()
+    assert method_for(model).name == "tree" and decoding_for(model).name == "shared"
 
 
 def test_answers_are_kept_for_each_attention_implementation():

@@ -46,6 +46,44 @@ def test_imports_point_downwards(room):
         assert not extra, f"{path.relative_to(ROOT)} imports {sorted(extra)}"
 
 
+def _modules_imported(path: Path) -> set[str]:
+    """Modules of the package that a file names in its imports, wherever they stand, by their path from the root."""
+    depth = len(path.relative_to(ROOT).parts)
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = ROOT.joinpath(*path.relative_to(ROOT).parts[: depth - node.level], *(node.module or "").split("."))
+            for target in (base, *(base / alias.name for alias in node.names)):
+                for file in (target.with_suffix(".py"), target / "__init__.py"):
+                    if file.is_file() and file != path:
+                        names.add(str(file.relative_to(ROOT)))
+    return names
+
+
+@pytest.mark.parametrize("room", sorted(MAY_IMPORT.keys() - {"store"}))
+def test_no_modules_import_each_other_in_a_loop(room):
+    """A folder's own file counts only where it is what a name comes from."""
+    left = {str(p.relative_to(ROOT)): _modules_imported(p) for p in (ROOT / room).rglob("*.py")}
+    for name, imported in left.items():
+        folders = {str(Path(other).parent / "__init__.py") for other in imported if Path(other).name != "__init__.py"}
+        left[name] = {other for other in imported if other in left and other not in folders}
+    while leaves := {name for name, imported in left.items() if not imported & left.keys()}:
+        left = {name: imported for name, imported in left.items() if name not in leaves}
+    assert not left, f"these import each other in a loop: {sorted(left)}"
+
+
+@pytest.mark.parametrize("room", sorted(MAY_IMPORT.keys() - {"hooks"}))
+def test_models_are_run_in_hooks_alone(room):
+    for path in sorted((ROOT / room).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            libraries = {name.split(".")[0] for name in names} & {"transformers", "nnsight", "transformer_lens"}
+            assert not libraries, f"{path.relative_to(ROOT)} imports {sorted(libraries)}; ask hooks for it"
+            called = node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
+            assert called not in ("backbone", "generate"), f"{path.relative_to(ROOT)} runs a model; ask hooks for it"
+
+
 @pytest.mark.parametrize(
     "module", ["precollapse", "precollapse.analysis", "precollapse.store", "precollapse.analysis.probes"]
 )
