@@ -62,6 +62,13 @@ MOVED = {
         for name in ("answer_span", "math_equality", "math_worker", "read_expression", "read_number", "read_option")
     },
     **{f"studies.{name}": f"studies.study.{name}" for name in ("after", "config", "moments", "shards")},
+    "store.importing": "store.formats.importing",
+    "store.lazy_xarray": "store.reading.lazy_xarray",
+    "store.objects": "store.files.objects",
+    "store.reader": "store.reading.run",
+    "store.sealed": "store.files.sealed",
+    **{f"store.{name}": f"store.formats.{name}" for name in ("tables", "tensors", "zarr_dtypes")},
+    **{f"store.{name}": f"store.log.{name}" for name in ("commits", "folds", "leases", "notes", "sweep")},
     "studies.chains": "studies.trajectories.chains",
     "studies.forced": "studies.trajectories.forced",
     "studies.generation": "hooks.decoding.greedy",

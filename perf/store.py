@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from precollapse import store
-from precollapse.store.sealed import crc32c
+from precollapse.store.files.sealed import crc32c
 
 LAYERS, WIDTH, LAYER = 32, 4096, 17
 GOALS = (("write", "raw", 0.8), ("layer", "memmap", 0.7), ("gather", "memmap", 1.5), ("regime", "raw", 0.7))
@@ -307,8 +307,8 @@ def memory(base: Path, n: int) -> dict[str, float]:
 
 def opening(base: Path, repeats: int) -> dict[str, float]:
     """Seconds to open a run of 1,000,000 states whose commits were all made (their data files were not)."""
-    from precollapse.store.commits import Commit, FileRecord
     from precollapse.store.layout import commit_name
+    from precollapse.store.log.commits import Commit, FileRecord
 
     n = 1_000_000
     states = (

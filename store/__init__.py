@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from .describe import describe
 from .export import export
-from .importing import import_activations
-from .layout import FORMAT, ArraySpec, shard_size_for
+from .formats.importing import import_activations
+from .geometry import ArraySpec, shard_size_for
+from .layout import FORMAT
 from .mismatch import ConfigMismatch, Difference
 from .plan import Cell, Plan, Shard
 from .provenance import provenance
-from .reader import CellProgress, Progress, Run, open_run
-from .verify import Fault, Repair, repair, verify
+from .reading.progress import CellProgress, Progress
+from .reading.run import Run, open_run
+from .repair import Repair, repair
+from .verify import Fault, verify
 from .writer import Writer, open_writer
 
 __all__ = [

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from .files import open_files
-from .folds import fold_name, folded
+from .files.place import open_files
 from .layout import blob_name
-from .reader import Run, open_run
+from .log.folds import fold_name, folded
+from .reading.run import Run, open_run
 
 
 def describe(path: str | os.PathLike[str]) -> dict[str, Any]:

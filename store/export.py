@@ -19,11 +19,13 @@ import numpy as np
 
 from .. import atomic
 from ..errors import RequestError
+from ..schema import ID, PLAN_KEYS, SHARD
 from .dtypes import float32_to_bfloat16, returned_type, stored_type
-from .files import explained, local_path, refused
-from .layout import ArraySpec
-from .reader import Run, open_run
-from .tensors import code_of, header
+from .files.errors import explained, refused
+from .files.place import local_path
+from .formats.tensors import code_of, header
+from .geometry import ArraySpec
+from .reading.run import Run, open_run
 
 FORMATS = ("safetensors", "parquet", "npz")
 
@@ -110,7 +112,7 @@ def _jsonl(run: Run, places: list[tuple[str, int]], target: IO[bytes]) -> None:
 
 
 def _records(run: Run) -> Iterator[dict[str, Any]]:
-    states = run.states.drop(columns="shard").astype(object)
+    states = run.states.drop(columns=SHARD).astype(object)
     states = states.where(states.notna(), None)
     yield from states.to_dict("records")
 
@@ -160,7 +162,7 @@ def _safetensors(run: Run, target: IO[bytes]) -> None:
 def _column_types(run: Run) -> dict[str, str]:
     """Type of each column that `states` has, those added after the run was begun included."""
     kinds = {"Int64": "int64", "boolean": "bool", "float64": "float64"}
-    frame = run.states.drop(columns=["id", "benchmark", "regime", "item_id", "shard"])
+    frame = run.states.drop(columns=[*PLAN_KEYS, SHARD])
     return {str(name): kinds.get(frame[name].dtype.name, "string") for name in frame.columns}
 
 
@@ -197,7 +199,7 @@ def _npz(run: Run, target: IO[bytes]) -> None:
             with _member(archive, name, returned_type(kind), (int(shapes.prod(axis=1).sum()),)) as member:
                 for i in range(len(run)):
                     member.write(run.ragged(name, i).tobytes())
-        _put(archive, "id", np.array(run.states["id"].tolist(), dtype=np.str_))
+        _put(archive, ID, np.array(run.states[ID].tolist(), dtype=np.str_))
 
 
 def _member(archive: zipfile.ZipFile, name: str, kind: np.dtype[Any], shape: tuple[int, ...]) -> IO[bytes]:
@@ -226,7 +228,7 @@ def _parquet(run: Run, folder: Path, written: list[Path]) -> None:
         return arrow.FixedSizeListArray.from_arrays(arrow.array(values.reshape(-1)), values.shape[1])
 
     def array_table(ids: list[str], values: np.ndarray, spec: ArraySpec) -> Any:
-        columns = {"id": arrow.array(ids)}
+        columns = {ID: arrow.array(ids)}
         if spec.layers is None:
             columns["value"] = lists(values)
         else:
@@ -239,7 +241,7 @@ def _parquet(run: Run, folder: Path, written: list[Path]) -> None:
         flat = np.concatenate([row.reshape(-1) for row in rows])
         return arrow.table(
             {
-                "id": part.states["id"].tolist(),
+                ID: part.states[ID].tolist(),
                 "shape": arrow.array([list(row.shape) for row in rows], arrow.list_(arrow.int64())),
                 "value": arrow.LargeListArray.from_arrays(arrow.array(ends), arrow.array(flat)),
             }
@@ -258,8 +260,7 @@ def _parquet(run: Run, folder: Path, written: list[Path]) -> None:
     _whole(folder / "states.parquet", written, lambda target: parquet.write_table(states, target))
     for name, spec in run.arrays.items():
         tables = (
-            array_table([state["id"] for state in shard.states], values, spec)
-            for shard, values in run.iter_shards(name)
+            array_table([state[ID] for state in shard.states], values, spec) for shard, values in run.iter_shards(name)
         )
         _whole(folder / f"{name}.parquet", written, lambda target, tables=tables: stream(tables, target))  # type: ignore[misc]
     for name in run.ragged_arrays:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import RequestError
-from .plan import RunPlan
+from .run_plan import RunPlan
 
 _ABSENT = object()
 
@@ -41,12 +41,12 @@ def differences(stored: RunPlan, asked: RunPlan) -> list[Difference]:
     started before a setting existed can so be continued. Table columns may be added (they are missing in the shards
     committed before), nothing may be taken away.
     """
-    found = []
+    fields = []
     for key in sorted(stored.config.keys() | asked.config.keys()):
         have = stored.config.get(key, asked.config_defaults.get(key, _ABSENT))
         want = asked.config.get(key, stored.config_defaults.get(key, _ABSENT))
         if have is _ABSENT or want is _ABSENT or have != want:
-            found.append(_difference(f"config.{key}", have, want))
+            fields.append(_difference(f"config.{key}", have, want))
     for kind in ("arrays", "ragged", "columns"):
         have_all, want_all = getattr(stored, kind), getattr(asked, kind)
         for name in sorted(have_all.keys() | want_all.keys()):
@@ -56,13 +56,13 @@ def differences(stored: RunPlan, asked: RunPlan) -> list[Difference]:
             if kind == "arrays" and have is not _ABSENT and want is not _ABSENT:
                 for part in ("shape", "dtype", "layers"):
                     if getattr(have, part) != getattr(want, part):
-                        found.append(_difference(f"arrays.{name}.{part}", getattr(have, part), getattr(want, part)))
+                        fields.append(_difference(f"arrays.{name}.{part}", getattr(have, part), getattr(want, part)))
             elif have != want:
-                found.append(_difference(f"{kind}.{name}", have, want))
+                fields.append(_difference(f"{kind}.{name}", have, want))
     if stored.plan.shard_size != asked.plan.shard_size:
-        found.append(_difference("shard_size", stored.plan.shard_size, asked.plan.shard_size))
-    found += _state_differences(stored, asked)
-    return found
+        fields.append(_difference("shard_size", stored.plan.shard_size, asked.plan.shard_size))
+    fields += _state_differences(stored, asked)
+    return fields
 
 
 def _state_differences(stored: RunPlan, asked: RunPlan) -> list[Difference]:

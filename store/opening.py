@@ -7,27 +7,28 @@ whoever comes next, and metadata that disagree with the plan are noticed before 
 from __future__ import annotations
 
 from ..errors import RequestError
-from .files import Files
-from .layout import BLOBS, CELLS, COMMITS, FOLDERS, PLAN, RAGGED, ROOT, TABLES, group_metadata
-from .plan import RunPlan
+from .files.protocol import Files
+from .geometry import group_metadata
+from .layout import BLOBS, CELLS, COMMITS, FOLDERS, PLAN, RAGGED, ROOT, TABLES
+from .run_plan import RunPlan
 
 
 def skeleton(run: RunPlan) -> dict[str, bytes]:
     """Zarr metadata files of a run by name."""
     plan = run.plan
-    found = {
+    nodes = {
         ROOT: group_metadata({"precollapse": {"format": run.format, "plan": run.digest}}),
         f"{CELLS}/{ROOT}": group_metadata({}),
     }
     for cell in plan.cells:
         about = {"benchmark": cell.benchmark, "regime": cell.regime}
-        found[f"{cell.folder}/{ROOT}"] = group_metadata({**about, "first_state": cell.start})
+        nodes[f"{cell.folder}/{ROOT}"] = group_metadata({**about, "first_state": cell.start})
         for name, spec in run.arrays.items():
             if not spec.small:
                 layers = {} if spec.layers is None else {"layers": list(spec.layers)}
                 geometry = run.geometry[cell.index, name]
-                found[f"{cell.folder}/{name}/{ROOT}"] = geometry.metadata(cell.states, {**about, **layers})
-    return found
+                nodes[f"{cell.folder}/{name}/{ROOT}"] = geometry.metadata(cell.states, {**about, **layers})
+    return nodes
 
 
 def folders(run: RunPlan) -> list[str]:
@@ -75,9 +76,9 @@ def _nothing(files: Files) -> RequestError:
 def skeleton_faults(files: Files, run: RunPlan) -> tuple[list[str], list[str]]:
     """Names of Zarr metadata files that are missing, and of those that say something other than the plan."""
     wanted = skeleton(run)
-    found = files.read_many(list(wanted))
-    missing = [name for name, data in zip(wanted, found, strict=True) if data is None]
-    other = [name for name, data in zip(wanted, found, strict=True) if data is not None and data != wanted[name]]
+    contents = files.read_many(list(wanted))
+    missing = [name for name, data in zip(wanted, contents, strict=True) if data is None]
+    other = [name for name, data in zip(wanted, contents, strict=True) if data is not None and data != wanted[name]]
     return missing, other
 
 

@@ -10,12 +10,14 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from .files import open_files, refused
+from .files.errors import refused
+from .files.place import open_files
 from .layout import PLAN
 from .mismatch import ConfigMismatch, differences
 from .opening import check_vacant, read_plan
-from .plan import Plan, RunPlan
-from .reader import Run, open_run
+from .plan import Plan
+from .reading.run import Run, open_run
+from .run_plan import RunPlan
 
 
 def started_run(path: str | os.PathLike[str]) -> Run | None:
@@ -48,7 +50,7 @@ def check_settings(
     """
     files = open_files(path)
     stored = read_plan(files)
-    asked = RunPlan.of(plan, stored.arrays, stored.columns, stored.ragged, config, config_defaults)
-    found = differences(stored, asked)
-    if found:
-        raise ConfigMismatch(files.path, found)
+    requested = RunPlan.of(plan, stored.arrays, stored.columns, stored.ragged, config, config_defaults)
+    differing = differences(stored, requested)
+    if differing:
+        raise ConfigMismatch(files.path, differing)

@@ -12,37 +12,30 @@ import operator
 import os
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
 from ..errors import RequestError, StoreError
-from . import folds, tables, tensors
-from .commits import Commit, FileRecord, committed, read_commits
-from .dtypes import to_stored
-from .files import Files, attempt, explained, open_files, refused
-from .layout import (
-    FAILED,
-    PLAN,
-    STAGING,
-    ArraySpec,
-    blob_name,
-    check_name,
-    commit_name,
-    ragged_name,
-    table_name,
-)
-from .leases import Leases, identity
+from ..schema import ID
+from .contents import Tally, shard_contents
+from .files.errors import explained, refused
+from .files.place import open_files
+from .files.protocol import Files, attempt
+from .files.sealed import seal
+from .geometry import ArraySpec
+from .layout import FAILED, PLAN, STAGING, commit_name
+from .log import folds
+from .log.commits import Commit, FileRecord, committed, read_commits
+from .log.leases import Leases, identity
+from .log.notes import Note, read_notes
+from .log.sweep import sweep
 from .mismatch import ConfigMismatch, differences
-from .notes import Note, read_notes
 from .opening import check_vacant, check_whole, folders, read_plan, skeleton
-from .plan import Plan, RunPlan, Shard
+from .plan import Plan, Shard
 from .provenance import provenance
-from .sealed import crc32c, seal
-from .sweep import sweep
+from .run_plan import RunPlan
 
 
 def open_writer(
@@ -87,22 +80,22 @@ def open_writer(
             f"{len(plan.duplicates)} ids came more than once, first {plan.duplicates[0]!r}: the first of each is kept.",
             stacklevel=2,
         )
-    asked = RunPlan.of(plan, arrays or {}, columns or {}, ragged or {}, config, config_defaults or {})
+    requested = RunPlan.of(plan, arrays or {}, columns or {}, ragged or {}, config, config_defaults or {})
     name = attempt()
     files = open_files(path, name)
     with refused(files.path):
         files.probe()
         if files.size(PLAN) is None:
             check_vacant(files)
-            files.make(folders(asked))
-            files.create(PLAN, asked.record)
+            files.make(folders(requested))
+            files.create(PLAN, requested.record)
         run = read_plan(files)
-        found = differences(run, asked)
-        if found:
-            raise ConfigMismatch(files.path, found)
+        differing = differences(run, requested)
+        if differing:
+            raise ConfigMismatch(files.path, differing)
         check_whole(files, run, bool(committed(files, run.plan.n_shards)))
         _complete(files, run)
-        added = {column: kind for column, kind in asked.columns.items() if column not in run.columns}
+        added = {column: kind for column, kind in requested.columns.items() if column not in run.columns}
         for column, kind in read_notes(files)[0].get("added_columns", {}).items():
             if added.get(column, kind) != kind:
                 raise RequestError(
@@ -127,7 +120,7 @@ def open_writer(
         if faults:
             raise StoreError(f"{next(iter(faults.values()))} Run `precollapse repair` to have its shard done again.")
         sweep(files, run)
-    return Writer(files, run, asked.columns, name, note, Leases(files, name, lease_seconds), set(commits))
+    return Writer(files, run, requested.columns, name, note, Leases(files, name, lease_seconds), set(commits))
 
 
 def _complete(files: Files, run: RunPlan) -> None:
@@ -281,7 +274,7 @@ class Writer:
         if seconds is not None and not math.isfinite(seconds):
             seconds = None
         shard = self.shard(index)
-        contents = self._contents(shard, arrays or {}, table or {}, ragged or {}, blobs or {})
+        contents = shard_contents(self._run, self._columns, shard, arrays or {}, table or {}, ragged or {}, blobs or {})
         token = attempt()
         prefix = f"{STAGING}/{index:08d}.{self._name}.{token}"
         records: dict[str, FileRecord] = {}
@@ -291,7 +284,7 @@ class Writer:
                 for number, (name, parts, checksums) in enumerate(contents):
                     staged = f"{prefix}.{number}"
                     records[name] = FileRecord(staged, 0)
-                    tally = _Tally()
+                    tally = Tally()
                     size = self._files.stage(staged, parts if checksums is not None else tally.over(parts))
                     records[name] = (
                         FileRecord(staged, size, crc32c=f"{tally.crc32c:08x}")
@@ -318,7 +311,7 @@ class Writer:
                 publishing = not beaten
                 won = publishing and (
                     self._files.create(
-                        commit_name(index), commit.record([state["id"] for state in shard.states], self._run.format)
+                        commit_name(index), commit.record([state[ID] for state in shard.states], self._run.format)
                     )
                     or self._is_mine(index, token)
                 )
@@ -386,57 +379,6 @@ class Writer:
         if self._closed:
             raise StoreError(f"The writer of {self.path} is closed: open it anew.")
 
-    def _contents(
-        self,
-        shard: Shard,
-        arrays: Mapping[str, Any],
-        table: Mapping[str, Sequence[Any] | None],
-        ragged: Mapping[str, Sequence[Any]],
-        blobs: Mapping[str, bytes],
-    ) -> list[tuple[str, Iterable[Any], list[int] | None]]:
-        """Final name, parts, and list for the chunk checksums (Zarr shards) of each file of the shard; all checked."""
-        run, count = self._run, len(shard)
-        for what, given, wanted in (
-            ("array", arrays, run.arrays),
-            ("column", table, self._columns),
-            ("ragged array", ragged, run.ragged),
-        ):
-            _check_names(what, given.keys(), wanted.keys(), shard.index)
-        cell = run.plan.cell_of(shard.index)
-        found: list[tuple[str, Iterable[Any], list[int] | None]] = []
-        small: dict[str, Any] = {}
-        for name, kind in self._columns.items():
-            small.update(tables.encode_column(name, kind, table[name], count))
-        for name, spec in run.arrays.items():
-            x = np.asarray(arrays[name])
-            if x.shape != (count, *spec.shape):
-                raise RequestError(
-                    f"Array {name!r} of shard {shard.index} has shape {x.shape}, the plan says {(count, *spec.shape)}."
-                )
-            bits = to_stored(x, spec.dtype, f"Array {name!r}") if spec.dtype != "bfloat16" or spec.small else x
-            if spec.small:
-                small[f"array.{name}"] = (spec.dtype, bits)
-            else:
-                if spec.dtype == "bfloat16":
-                    to_stored(x[:0], spec.dtype, f"Array {name!r}")
-                checksums: list[int] = []
-                geometry = run.geometry[cell.index, name]
-                key = geometry.chunk_key(shard.index - cell.first_shard)
-                parts = geometry.encode(bits, f"Array {name!r}", checksums)
-                found.append((f"{cell.folder}/{name}/{key}", parts, checksums))
-        long: dict[str, Any] = {}
-        for name, kind in run.ragged.items():
-            long.update(tables.encode_ragged(name, kind, ragged[name], count))
-        notes = {"columns": ",".join(f"{name}:{kind}" for name, kind in self._columns.items())}
-        found.append((table_name(shard.index), tensors.encode(small, notes), None))
-        if long:
-            found.append((ragged_name(shard.index), tensors.encode(long), None))
-        for name, data in blobs.items():
-            if not isinstance(data, bytes | bytearray | memoryview):
-                raise RequestError(f"Blob {name!r} is {type(data).__name__}: bytes are needed.")
-            found.append((blob_name(check_name(name, "Blob"), shard.index), [bytes(data)], None))
-        return found
-
     def _is_mine(self, index: int, token: str) -> bool:
         """Whether the commit that is there is this attempt's (a put whose answer was lost and that was tried again)."""
         try:
@@ -465,26 +407,6 @@ class Writer:
         name = f"{FAILED}/{cell.index:04d}.json"
         if self._files.size(name) is not None and not set(cell.shards) & set(self.pending()):
             self._files.remove(name)
-
-
-class _Tally:
-    """CRC-32C of the parts that pass through."""
-
-    def __init__(self) -> None:
-        self.crc32c = 0
-
-    def over(self, parts: Iterable[Any]) -> Iterator[Any]:
-        for part in parts:
-            self.crc32c = crc32c(np.frombuffer(part, np.uint8), self.crc32c)
-            yield part
-
-
-def _check_names(what: str, given: Iterable[str], wanted: Iterable[str], shard: int) -> None:
-    missing, unknown = sorted(set(wanted) - set(given)), sorted(set(given) - set(wanted))
-    if missing or unknown:
-        parts = [f"lacks {', '.join(missing)}"] if missing else []
-        parts += [f"has {', '.join(unknown)}, which the plan does not know"] if unknown else []
-        raise RequestError(f"Shard {shard} {' and '.join(parts)}: give each {what} of the plan, and no other.")
 
 
 def _rank() -> tuple[int, int]:

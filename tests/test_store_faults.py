@@ -18,7 +18,7 @@ import pytest
 
 from precollapse import store
 from precollapse.errors import RequestError, StoreError
-from precollapse.store import files as store_files
+from precollapse.store.files import local as store_files
 
 STATES = [
     {"id": f"b/{i}/{regime}", "benchmark": "b", "regime": regime, "item_id": f"item {i}"}
@@ -233,7 +233,7 @@ def test_a_manifest_that_is_gone_is_told(path):
 
 def test_a_sweep_leaves_the_lease_of_a_repair(path, monkeypatch):
     """Another writer would do the shard again while its files are being moved."""
-    module, seen = sys.modules["precollapse.store.verify"], []
+    module, seen = sys.modules["precollapse.store.repair"], []
     original = module._set_aside
 
     def meanwhile(files, shard, commit):
@@ -300,7 +300,7 @@ def test_a_writer_refuses_a_folder_that_holds_something_else(tmp_path):
 
 @pytest.mark.parametrize("sealed", [True, False])
 def test_a_newer_format_is_refused(path, sealed):
-    from precollapse.store.sealed import seal
+    from precollapse.store.files.sealed import seal
 
     body = json.loads((path / "plan.json").read_bytes())["body"]
     body["format"] = store.FORMAT + 1
@@ -526,7 +526,7 @@ def test_a_clock_that_goes_back_changes_nothing(tmp_path, monkeypatch):
 
 
 def test_a_commit_that_names_other_states_is_found(path):
-    from precollapse.store.sealed import seal
+    from precollapse.store.files.sealed import seal
 
     file = path / "_commits" / "00000001.json"
     body = json.loads(file.read_bytes())["body"]
@@ -568,7 +568,7 @@ def test_verify_while_files_get_their_final_names_finds_nothing_wrong(tmp_path, 
 def test_a_run_of_an_older_format_is_read_continued_and_repaired(tmp_path, monkeypatch):
     """The day FORMAT is raised: a run that is there keeps its own."""
     path = fill(tmp_path / "run", [0, 1])
-    plan = sys.modules["precollapse.store.plan"]
+    plan = sys.modules["precollapse.store.run_plan"]
     monkeypatch.setattr(plan, "FORMAT", store.FORMAT + 1)
     assert store.describe(path)["format"] == store.FORMAT
     fill(path, [2])
@@ -585,14 +585,14 @@ def test_verify_while_a_shard_is_committed_finds_nothing_wrong(tmp_path, monkeyp
     module = sys.modules["precollapse.store.verify"]
     path = fill(tmp_path / "run", [0])
     with store.open_writer(path, **SETTINGS) as writer:
-        original = module._shard_faults
+        original = module.shard_faults
 
         def meanwhile(files, run, commit):
             if 1 in writer.pending():
                 writer.write(1, **contents(1))
             return original(files, run, commit)
 
-        monkeypatch.setattr(module, "_shard_faults", meanwhile)
+        monkeypatch.setattr(module, "shard_faults", meanwhile)
         assert store.verify(path) == []
         assert 1 not in writer.pending()
 

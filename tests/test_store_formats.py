@@ -109,7 +109,7 @@ def test_zarr_python_reads_bfloat16_in_a_process_of_its_own(path):
     code = (
         "import importlib.metadata, zarr\n"
         "(entry,) = importlib.metadata.entry_points(group='zarr.data_type', name='bfloat16')\n"
-        "from precollapse.store import zarr_dtypes\n"
+        "from precollapse.store.formats import zarr_dtypes\n"
         "assert entry.load() is zarr_dtypes.BFloat16\n"
         "zarr_dtypes.register()\n"
         f"print(zarr.open_array({str(folder)!r}, mode='r')[:].dtype)"
@@ -122,7 +122,7 @@ def test_zarr_python_reads_bfloat16_in_a_process_of_its_own(path):
 def test_zarr_python_reads_bfloat16(path, run):
     pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
     zarr = pytest.importorskip("zarr", reason="zarr is not installed")
-    from precollapse.store import zarr_dtypes
+    from precollapse.store.formats import zarr_dtypes
 
     zarr_dtypes.register()
     for regime, folder in array_folders(path, "resid_mid").items():
@@ -134,7 +134,7 @@ def test_zarr_python_reads_bfloat16(path, run):
 def test_zarr_python_writes_bfloat16_that_is_read_back(tmp_path):
     ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
     zarr = pytest.importorskip("zarr", reason="zarr is not installed")
-    from precollapse.store import zarr_dtypes
+    from precollapse.store.formats import zarr_dtypes
 
     zarr_dtypes.register()
     array = zarr.create_array(tmp_path / "a", shape=(5,), dtype=zarr_dtypes.BFloat16(), fill_value=float("-inf"))

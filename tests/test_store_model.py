@@ -16,13 +16,13 @@ import numpy as np
 from hypothesis import HealthCheck, settings, strategies
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from precollapse import store
+from precollapse import atomic, store
 from precollapse.errors import RequestError
-from precollapse.store import files as store_files
-from precollapse.store import leases as store_leases
-from precollapse.store import sweep as store_sweep
+from precollapse.store.files import local as store_files
+from precollapse.store.log import leases as store_leases
+from precollapse.store.log import sweep as store_sweep
 
-store_verify = sys.modules[store.verify.__module__]  # in the package, the function hides its module
+store_repair = sys.modules[store.repair.__module__]  # in the package, the function hides its module
 SIZES = {("b", "baseline"): 7, ("b", "cot"): 5}
 STATES = [
     {"id": f"{benchmark}/{i}/{regime}", "benchmark": benchmark, "regime": regime, "item_id": str(i)}
@@ -100,15 +100,15 @@ class StoreMachine(RuleBasedStateMachine):
         self.dead = set()
         self.truth = {}  # shard -> salt of the write that won
         self.pending_truth = {}  # shard -> salts of writes that may have got through before their writer died
-        store_files.os = self.mortal
+        store_files.os = atomic.os = self.mortal
         self.surely_dead = store_leases.surely_dead
         alive = lambda who: who.get("pid") in self.dead  # noqa: E731
-        store_leases.surely_dead = store_sweep.surely_dead = store_verify.surely_dead = alive
+        store_leases.surely_dead = store_sweep.surely_dead = store_repair.surely_dead = alive
         self.opened = 0
 
     def teardown(self):
-        store_files.os = os
-        store_leases.surely_dead = store_sweep.surely_dead = store_verify.surely_dead = self.surely_dead
+        store_files.os = atomic.os = os
+        store_leases.surely_dead = store_sweep.surely_dead = store_repair.surely_dead = self.surely_dead
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def open(self):

@@ -205,7 +205,7 @@ def test_a_service_that_cannot_be_reached(monkeypatch):
     monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
-    from precollapse.store.objects import ObjectFiles
+    from precollapse.store.files.objects import ObjectFiles
 
     monkeypatch.setattr(ObjectFiles, "RETRY_SECONDS", 0.2)
     with pytest.raises(RequestError, match="cannot be read"):

@@ -17,6 +17,7 @@ import pytest
 
 from precollapse import store
 from precollapse.errors import RequestError
+from precollapse.store.reading import chunks
 
 LAYERS, WIDTH = 4, 300
 CELLS = {("gsm8k", "baseline"): 11, ("gsm8k", "cot"): 11, ("arc", "baseline"): 3}
@@ -351,7 +352,7 @@ def test_small_cells_take_little_space(tmp_path):
     [(32, 4096, "float16"), (30, 576, "float32"), (80, 8192, "bfloat16"), (16, 2048, "float32")],
 )
 def test_shards_and_chunks_have_the_sizes_that_disks_like(layers, width, dtype):
-    from precollapse.store.layout import Geometry
+    from precollapse.store.geometry import Geometry
 
     spec = store.ArraySpec((layers, width), dtype, range(layers))
     rows = store.shard_size_for({"resid_post": spec, "top_ids": store.ArraySpec((10,), "int64")})
@@ -520,9 +521,9 @@ def test_describe_is_json_and_counts_bytes(run):
 def test_xarray_reads_only_what_is_used(run, monkeypatch):
     pytest.importorskip("xarray", reason="xarray is not installed")
     reads = []
-    original = type(run)._job
+    original = chunks._job
     monkeypatch.setattr(
-        type(run), "_job", lambda self, name, *rest: (reads.append(name), original(self, name, *rest))[1]
+        chunks, "_job", lambda selection, name, *rest: (reads.append(name), original(selection, name, *rest))[1]
     )
     data = run.to_xarray()
     assert reads == []

@@ -18,8 +18,8 @@ import pytest
 
 from precollapse import store
 from precollapse.errors import StoreError
-from precollapse.store import files as store_files
 from precollapse.store import writer as writer_module
+from precollapse.store.files import open_files
 from precollapse.store.opening import read_plan
 
 ROOT = Path(__file__).parents[1]
@@ -158,7 +158,7 @@ def test_a_sweep_leaves_the_files_of_a_live_writer(path, monkeypatch):
 
 def test_a_sweep_keeps_the_files_of_a_writer_that_commits_and_dies_while_it_looks(path, monkeypatch):
     """Committed just before its death, files still under their staged names: they are the shard."""
-    module = sys.modules["precollapse.store.sweep"]
+    module = sys.modules["precollapse.store.log.sweep"]
     with opened(path):
         pass
     writer, gone = opened(path), []
@@ -175,7 +175,7 @@ def test_a_sweep_keeps_the_files_of_a_writer_that_commits_and_dies_while_it_look
 
         monkeypatch.setattr(module, name, meanwhile)
     (path / "_staging" / "00000000.nobody.0.0").write_bytes(b"")  # so that the sweep has something to look at
-    module.sweep(store_files.open_files(path), read_plan(store_files.open_files(path)))
+    module.sweep(open_files(path), read_plan(open_files(path)))
     monkeypatch.undo()
     assert gone == [True] and store.verify(path) == []
     check(path, 1)

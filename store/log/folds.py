@@ -11,12 +11,13 @@ from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
-from ..errors import StoreError
+from ...errors import StoreError
+from ..files.protocol import Files
+from ..files.sealed import crc32c
+from ..layout import FOLDS, blob_name
+from ..plan import Cell
+from ..run_plan import RunPlan
 from .commits import Commit, read_commits
-from .files import Files
-from .layout import FOLDS, blob_name
-from .plan import Cell, RunPlan
-from .sealed import crc32c
 
 Merge = Callable[[Sequence[bytes]], bytes]
 
@@ -28,14 +29,14 @@ def fold_name(cell: int, upto: int, name: str) -> str:
 
 def folded(files: Files, name: str = "") -> dict[tuple[int, str], int]:
     """First shard after the largest fold, by cell number and blob name (of all blobs, or of one)."""
-    found: dict[tuple[int, str], int] = {}
+    marks: dict[tuple[int, str], int] = {}
     for file in files.list(FOLDS):
         cell, _, rest = file.partition(".")
         upto, _, blob = rest.partition(".")
         if cell.isdigit() and upto.isdigit() and blob and name in ("", blob):
             key = (int(cell), blob)
-            found[key] = max(found.get(key, 0), int(upto))
-    return found
+            marks[key] = max(marks.get(key, 0), int(upto))
+    return marks
 
 
 def read_fold(files: Files, cell: int, upto: int, name: str) -> bytes:

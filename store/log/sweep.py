@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..errors import StoreError
+from ...errors import StoreError
+from ..files.protocol import Files
+from ..files.sealed import unseal
+from ..layout import LEASES, STAGING
+from ..run_plan import RunPlan
 from .commits import finish_moves, read_commits
-from .files import Files
-from .layout import LEASES, STAGING
 from .leases import REPAIR, surely_dead
 from .notes import read_notes
-from .plan import RunPlan
-from .sealed import unseal
 
 
 @dataclass(frozen=True)

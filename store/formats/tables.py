@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import RequestError, StoreError
-from .dtypes import is_text, to_returned, to_stored
-from .sealed import crc32c
+from ...errors import RequestError, StoreError
+from ..dtypes import is_text, to_returned, to_stored
+from ..files.sealed import crc32c
 
 Tensors = dict[str, tuple[str, "np.ndarray | list[np.ndarray]"]]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import StoreError
+from ...errors import StoreError
 
 _CODES = {
     "float16": "F16",

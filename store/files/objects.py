@@ -16,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
-from ..errors import RequestError, StoreError
-from .files import Handle, attempt
+from ...errors import RequestError, StoreError
+from .protocol import Handle, attempt
 
 _THREADS = 32
 
@@ -101,8 +101,8 @@ class ObjectFiles:
 
     def entries(self) -> set[str] | None:
         with self._errors():
-            found = self._api.list_with_delimiter(self._store)
-        names = {*found["common_prefixes"], *(entry["path"] for entry in found["objects"])}
+            listed = self._api.list_with_delimiter(self._store)
+        names = {*listed["common_prefixes"], *(entry["path"] for entry in listed["objects"])}
         return {name.strip("/").rpartition("/")[2] for name in names} or None
 
     def make(self, folders: Iterable[str]) -> None:

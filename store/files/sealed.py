@@ -12,7 +12,7 @@ from typing import Any
 
 import google_crc32c
 
-from ..errors import StoreError
+from ...errors import StoreError
 
 _HEAD = b'{"crc32c": "'
 _MIDDLE = b'", "body": '

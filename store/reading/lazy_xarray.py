@@ -2,22 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import xarray
 from xarray.backends import BackendArray
 from xarray.core import indexing
 
-from .dtypes import returned_type
-from .layout import ArraySpec
-from .reader import Run
+from ...schema import PLAN_KEYS
+from ..dtypes import returned_type
+from ..geometry import ArraySpec
+
+
+class States(Protocol):
+    """What is asked of a run."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def arrays(self) -> dict[str, ArraySpec]: ...
+
+    @property
+    def states(self) -> Any: ...
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def config_hash(self) -> str: ...
+
+    def take(self, rows: Any) -> States: ...
+
+    def array(self, name: str) -> np.ndarray: ...
+
+    def resid(self, layer: int | Sequence[int] | None, site: str) -> np.ndarray: ...
 
 
 class LazyArray(BackendArray):  # type: ignore[misc]
     """One array of a run."""
 
-    def __init__(self, run: Run, name: str, spec: ArraySpec) -> None:
+    def __init__(self, run: States, name: str, spec: ArraySpec) -> None:
         self.run = run
         self.name = name
         self.spec = spec
@@ -45,7 +70,7 @@ class LazyArray(BackendArray):  # type: ignore[misc]
         return values[0] if single else values
 
 
-def to_xarray(run: Run) -> Any:
+def to_xarray(run: States) -> Any:
     """The states of `run` along `state`, with `id`, `benchmark`, `regime` and `item_id` as coordinates.
 
     Arrays are read when they are used, only the rows and layers that are asked for. Table columns become variables;
@@ -72,6 +97,6 @@ def to_xarray(run: Run) -> Any:
             values = column.to_numpy()
         else:
             values = column.to_numpy(dtype=object, na_value=np.nan)
-        target = coordinates if name in ("id", "benchmark", "regime", "item_id") else variables
+        target = coordinates if name in PLAN_KEYS else variables
         target[name] = ("state", values)
     return xarray.Dataset(variables, coordinates, attrs={"path": run.path, "config_hash": run.config_hash})

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import StoreError
-from .files import Files
-from .layout import NOTES
-from .plan import json_form
-from .sealed import seal, unseal
+from ...errors import StoreError
+from ..files.protocol import Files
+from ..files.sealed import seal, unseal
+from ..layout import NOTES
+from ..run_plan import json_form
 
 
 def read_notes(files: Files) -> tuple[dict[str, Any], dict[str, str], int]:

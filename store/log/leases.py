@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import StoreError
-from .files import Files
-from .layout import LEASES
-from .sealed import seal, unseal
+from ...errors import StoreError
+from ..files.protocol import Files
+from ..files.sealed import seal, unseal
+from ..layout import LEASES
 
 REPAIR = "repair"
 """How the name of a repair begins, where writers have theirs."""

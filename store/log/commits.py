@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from ..errors import StoreError
-from .files import Files, unreadable
-from .layout import COMMITS, commit_name, shard_of
-from .plan import RunPlan
-from .sealed import seal, unseal
+from ...errors import StoreError
+from ..files.errors import unreadable
+from ..files.protocol import Files
+from ..files.sealed import seal, unseal
+from ..layout import COMMITS, commit_name, shard_of
+from ..run_plan import RunPlan
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,8 @@ class Commit:
 
 def committed(files: Files, n_shards: int) -> set[int]:
     """Numbers of the shards that have a commit, sound or not."""
-    found = (shard_of(name) for name in files.list(COMMITS))
-    return {shard for shard in found if shard is not None and shard < n_shards}
+    numbers = (shard_of(name) for name in files.list(COMMITS))
+    return {shard for shard in numbers if shard is not None and shard < n_shards}
 
 
 def read_commits(
@@ -114,15 +115,15 @@ def _records(files: Files, names: list[str]) -> Sequence[bytes | OSError | None]
         return files.read_many(names)
     except PermissionError:
         pass
-    found: list[bytes | OSError | None] = []
+    records: list[bytes | OSError | None] = []
     for name in names:
         try:
-            found.append(files.read(name))
+            records.append(files.read(name))
         except FileNotFoundError:
-            found.append(None)
+            records.append(None)
         except PermissionError as error:
-            found.append(error)
-    return found
+            records.append(error)
+    return records
 
 
 def finish_moves(files: Files, commit: Commit, present: Collection[str]) -> int:
