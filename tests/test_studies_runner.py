@@ -15,7 +15,7 @@ from precollapse import store
 from precollapse.cli.main import main
 from precollapse.errors import RequestError
 from precollapse.hooks import Extractor
-from precollapse.store.plan import config_hash
+from precollapse.store.run_plan import config_hash
 from precollapse.studies import StudyConfig, TrajectoryConfig, prompts, run_study, run_trajectories, runner
 from precollapse.studies.models import ModelRequest
 from precollapse.studies.study import run as study_module
