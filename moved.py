@@ -57,6 +57,11 @@ MOVED = {
     "hooks.prefix": "hooks.decoding.shared_prompts",
     "hooks.rotary": "hooks.decoding.rotary",
     "hooks.small_models": "perf.small_models",
+    "kernels.triton_attention": "kernels.triton_forms.attention",
+    "kernels.triton_gather": "kernels.triton_forms.gather",
+    "kernels.triton_moments": "kernels.triton_forms.moments",
+    "kernels.triton_row_state": "kernels.triton_forms.row_state",
+    "kernels.triton_vocab": "kernels.triton_forms.vocab",
     **{
         f"studies.{name}": f"studies.grading.{name}"
         for name in ("answer_span", "math_equality", "math_worker", "read_expression", "read_number", "read_option")

@@ -28,17 +28,17 @@ class BuildModules(build_py):
     """Leaves this script out, which stands among the package's modules."""
 
     def find_package_modules(self, package, package_dir):
-        return [found for found in super().find_package_modules(package, package_dir) if found[1] != "setup"]
+        return [module for module in super().find_package_modules(package, package_dir) if module[1] != "setup"]
 
 
 class BuildNative(build_ext):
     """Compiles csrc, leaving out what the compiler does not know."""
 
-    def copy_file(self, infile, outfile, **asked):
+    def copy_file(self, infile, outfile, **options):
         """Into place by renaming: a process that has the library loaded, or loads it now, never sees half of one."""
-        found = super().copy_file(infile, f"{outfile}.part", **asked)
+        _, copied = super().copy_file(infile, f"{outfile}.part", **options)
         os.replace(f"{outfile}.part", outfile)
-        return (outfile, found[1])
+        return outfile, copied
 
     def build_extension(self, ext):
         compiler, folder = self.compiler, self.build_temp
@@ -78,6 +78,7 @@ setup(
         "precollapse.hooks.prompts",
         "precollapse.hooks.steering",
         "precollapse.kernels",
+        "precollapse.kernels.triton_forms",
         "precollapse.store",
         "precollapse.store.files",
         "precollapse.store.formats",

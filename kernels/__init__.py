@@ -14,6 +14,7 @@ if __name__ != "kernels":
     from .gather_rows import gather_rows
     from .logits_stats import logits_stats
     from .moments import Moments
-    from .vocab_stats import VocabStats, vocab_stats
+    from .vocab_statistics import VocabStats
+    from .vocab_stats import vocab_stats
 
 __all__ = ["Moments", "VocabStats", "attention_row", "gather_rows", "logits_stats", "vocab_stats"]

@@ -11,9 +11,13 @@ import math
 import torch
 from torch import Tensor
 
-from . import checks, precision, registry
+from . import checks, precision
+from .attention_arguments import AttentionArguments
+from .registry import ROUNDED_PRODUCTS, TRITON, Operator, Tolerance, no_gradient
 
-FORMS = ("reference", "torch", "triton")
+ATTENTION_ROW = Operator("attention_row")
+
+ACCURACY = {"row": Tolerance(1e-5, 1e-6)}
 
 
 def attention_row(
@@ -118,17 +122,10 @@ def _check_mask(operator: str, mask: Tensor, full: tuple[int, int, int, int]) ->
         raise ValueError(f"{operator}: mask is {mask.dtype} of shape {tuple(mask.shape)}; expected {wanted}.")
 
 
-def _torch_form(
-    query: Tensor,
-    key: Tensor,
-    index: Tensor | None,
-    mask: Tensor | None,
-    scale: float,
-    softcap: float | None,
-    window: int | None,
-    sinks: Tensor | None,
-    compute: torch.dtype,
-) -> Tensor:
+def _softmaxed(arguments: AttentionArguments, compute: torch.dtype) -> Tensor:
+    """The torch forms: scores of one query per sequence in dtype `compute`, masked, then a softmax over the row."""
+    query, key, index, mask = arguments.query, arguments.key, arguments.index, arguments.mask
+    scale, softcap, window, sinks = arguments.scale, arguments.softcap, arguments.window, arguments.sinks
     batch, heads, queries, width = query.shape
     groups, keys = key.shape[1], key.shape[2]
     rows = torch.arange(batch, device=query.device)
@@ -161,6 +158,25 @@ def _torch_form(
     return row.masked_fill((scores == -math.inf).all(-1, keepdim=True), math.nan).float()
 
 
+@ATTENTION_ROW.form("reference", rank=0, accuracy=dict.fromkeys(checks.FLOATS, ACCURACY))
+def _reference_form(arguments: AttentionArguments) -> Tensor:
+    return _softmaxed(arguments, torch.float64)
+
+
+@ATTENTION_ROW.form("torch", rank=1, accuracy=dict.fromkeys(ROUNDED_PRODUCTS, ACCURACY))
+def _torch_form(arguments: AttentionArguments) -> Tensor:
+    return _softmaxed(arguments, precision.product_dtype(arguments.query.device))
+
+
+@ATTENTION_ROW.form(
+    "triton", rank=2, needs=TRITON, dtypes=ROUNDED_PRODUCTS, accuracy=dict.fromkeys(ROUNDED_PRODUCTS, ACCURACY)
+)
+def _triton_form(arguments: AttentionArguments) -> Tensor:
+    from .triton_forms import attention
+
+    return attention.attention_row(arguments)
+
+
 @torch.library.custom_op("precollapse::attention_row", mutates_args=())
 def _attention_row(
     query: Tensor,
@@ -173,22 +189,15 @@ def _attention_row(
     sinks: Tensor | None,
     backend: str,
 ) -> Tensor:
-    form = registry.choose("attention_row", backend, query.device, query.dtype, FORMS)
+    form = ATTENTION_ROW.choose(backend, query.device, query.dtype)
     if index is not None and index.device.type == "cpu" and index.numel():
         low, high = int(index.min()), int(index.max())
         if low < 0 or high >= query.shape[2]:
-            found = low if low < 0 else high
-            raise ValueError(f"attention_row: index holds {found}; positions run from 0 to {query.shape[2] - 1}.")
-    if form == "triton":
-        from . import triton_attention
-
-        last = (part if part is None or part.stride(-1) == 1 else part.contiguous() for part in (query, key, mask))
-        plain_query, plain_key, plain_mask = last
-        assert plain_query is not None and plain_key is not None
-        return triton_attention.attention_row(plain_query, plain_key, index, plain_mask, scale, softcap, window, sinks)
-    compute = torch.float64 if form == "reference" else precision.product_dtype(query.device)
+            outside = low if low < 0 else high
+            raise ValueError(f"attention_row: index holds {outside}; positions run from 0 to {query.shape[2] - 1}.")
     with precision.no_autocast(query.device):
-        return _torch_form(query, key, index, mask, scale, softcap, window, sinks, compute)
+        row: Tensor = form.run(AttentionArguments(query, key, index, mask, scale, softcap, window, sinks))
+    return row
 
 
 @_attention_row.register_fake
@@ -196,8 +205,6 @@ def _(query, key, index, mask, scale, softcap, window, sinks, backend):  # type:
     return query.new_empty((query.shape[0], query.shape[1], key.shape[2]), dtype=torch.float32)
 
 
-def _backward(ctx, grad):  # type: ignore[no-untyped-def]
-    raise ValueError("attention_row has no gradient; detach query and key, or use the model's eager attention.")
-
-
-_attention_row.register_autograd(_backward)
+_attention_row.register_autograd(
+    no_gradient("attention_row", "detach query and key, or use the model's eager attention")
+)

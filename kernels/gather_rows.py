@@ -9,9 +9,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from . import checks, registry
+from . import checks
+from .registry import TRITON, Operator, Tolerance
 
-FORMS = ("torch", "triton")
+GATHER_ROWS = Operator("gather_rows")
+
+ACCURACY = dict.fromkeys(checks.FLOATS, {"rows": Tolerance(0.0)})  # copied, and rounded once where `out` is narrower
 
 
 def gather_rows(x: Tensor, index: Tensor, out: Tensor, layer: int, *, backend: str = "auto") -> None:
@@ -57,20 +60,26 @@ _library = torch.library.Library("precollapse", "FRAGMENT")
 _library.define("gather_rows(Tensor x, Tensor index, Tensor(a!) out, SymInt layer, str backend) -> ()")
 
 
-def _gather_rows(x: Tensor, index: Tensor, out: Tensor, layer: int, backend: str) -> None:
-    form = registry.choose("gather_rows", backend, x.device, torch.float32, FORMS)
-    if form == "triton":
-        from . import triton_gather
-
-        triton_gather.gather_rows(x, index, out, layer)
-        return
+@GATHER_ROWS.form("torch", rank=0, accuracy=ACCURACY)
+def _torch_form(x: Tensor, index: Tensor, out: Tensor, layer: int) -> None:
     if x.device.type == "cpu":
         positions = index.tolist()
         if positions and not (min(positions) >= 0 and max(positions) < x.shape[1]):
-            found = next(p for p in positions if not 0 <= p < x.shape[1])
-            raise ValueError(f"gather_rows: index holds {found}; positions run from 0 to {x.shape[1] - 1}.")
+            outside = next(p for p in positions if not 0 <= p < x.shape[1])
+            raise ValueError(f"gather_rows: index holds {outside}; positions run from 0 to {x.shape[1] - 1}.")
     with torch.no_grad():  # else the buffer would join the graph of x, and keep it
         out[:, layer].copy_(x[torch.arange(x.shape[0], device=x.device), index])
+
+
+@GATHER_ROWS.form("triton", rank=1, needs=TRITON, accuracy=ACCURACY)
+def _triton_form(x: Tensor, index: Tensor, out: Tensor, layer: int) -> None:
+    from .triton_forms import gather
+
+    gather.gather_rows(x, index, out, layer)
+
+
+def _gather_rows(x: Tensor, index: Tensor, out: Tensor, layer: int, backend: str) -> None:
+    GATHER_ROWS.choose(backend, x.device, x.dtype).run(x, index, out, layer)
 
 
 _library.impl("gather_rows", _gather_rows, "CompositeExplicitAutograd")

@@ -5,22 +5,28 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from . import checks, native, precision, registry
+from . import checks, native, precision
+from .options import OptionIds, check_options, check_top_k, distinct_ids, merged_surface_forms, option_tensor
+from .registry import LIBRARY, ROUNDED_PRODUCTS, TRITON, Operator, Tolerance, no_gradient
 from .streaming import RowState, merge_top_k, top_k
-from .vocab_stats import (
-    OptionIds,
-    VocabStats,
-    check_options,
-    check_top_k,
-    distinct_forms,
-    finish,
-    merge_forms,
-    no_gradient,
-    option_tensor,
-    settle,
-)
+from .vocab_statistics import GRADIENT_ADVICE, VocabStats, empty_outputs, told, without_order
 
-FORMS = ("reference", "torch", "cpu", "triton")
+LOGITS_STATS = Operator("logits_stats")
+
+ACCURACY = {
+    "entropy_bits": Tolerance(1e-6, 1e-12),
+    "logsumexp": Tolerance(1e-6, 1e-6),
+    "top_logits": Tolerance(0.0),  # picked, not computed
+    "option_logits": Tolerance(2e-6, 2e-6),
+}
+DOUBLES = {**ACCURACY, "top_logits": Tolerance(6e-8)}
+"""Bounds for float64 logits, whose largest are returned in float32."""
+
+BLOCKS = {**ACCURACY, "logsumexp": Tolerance(1e-6, 2e-6)}
+"""Bounds of the Triton form."""
+
+Statistics = tuple[Tensor, Tensor, Tensor, Tensor]
+"""Entropy, logsumexp, largest logits and their columns."""
 
 
 def logits_stats(
@@ -51,20 +57,21 @@ def logits_stats(
     top_k = check_top_k(name, top_k, logits.shape[1])
     checks.text(name, "backend", backend)
     ids = option_tensor(name, option_ids, logits.shape[0], logits.device)
-    return finish(name, torch.ops.precollapse.logits_stats(logits, ids, top_k, backend))
+    return told(name, torch.ops.precollapse.logits_stats(logits, ids, top_k, backend))
 
 
-def options_of(logits: Tensor, ids: Tensor | None) -> Tensor:
+def _option_logits(logits: Tensor, ids: Tensor | None) -> Tensor:
     """Option logits [n, K] float32 picked from logits [n, V]."""
     if ids is None:
         return torch.empty(logits.shape[0], 0, dtype=torch.float32, device=logits.device)
     n, options, forms = ids.shape
-    ids = distinct_forms(ids)
+    ids = distinct_ids(ids)
     picked = logits.gather(1, ids.clamp_min(0).view(n, options * forms)).view(n, options, forms)
-    return merge_forms(picked if logits.dtype == torch.float64 else picked.float(), ids).float()
+    return merged_surface_forms(picked if logits.dtype == torch.float64 else picked.float(), ids).float()
 
 
-def _torch_form(logits: Tensor, k: int, compute: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _streamed(logits: Tensor, k: int, compute: torch.dtype) -> Statistics:
+    """The torch forms: blocks of columns, each reduced and dropped."""
     n, columns = logits.shape
     state = RowState.empty(n, logits.device)
     best = torch.empty(n, 0, dtype=compute, device=logits.device)
@@ -77,41 +84,57 @@ def _torch_form(logits: Tensor, k: int, compute: torch.dtype) -> tuple[Tensor, T
         if k:
             more, more_ids = top_k(z, min(k, z.shape[1]))
             best, best_ids = merge_top_k(best, best_ids, more, more_ids + start, k)
-    return settle(state.entropy_bits(), state.logsumexp(), best.float(), best_ids)
+    return without_order(state.entropy_bits(), state.logsumexp(), best.float(), best_ids)
+
+
+@LOGITS_STATS.form("reference", rank=0, accuracy={**dict.fromkeys(ROUNDED_PRODUCTS, ACCURACY), torch.float64: DOUBLES})
+def _reference_form(logits: Tensor, k: int) -> Statistics:
+    return _streamed(logits, k, torch.float64)
+
+
+@LOGITS_STATS.form("torch", rank=1, accuracy=dict.fromkeys(ROUNDED_PRODUCTS, ACCURACY))
+def _torch_form(logits: Tensor, k: int) -> Statistics:
+    return _streamed(logits, k, torch.float32)
+
+
+@LOGITS_STATS.form(
+    "cpu", rank=2, needs=LIBRARY, dtypes=ROUNDED_PRODUCTS, accuracy=dict.fromkeys(ROUNDED_PRODUCTS, ACCURACY)
+)
+def _cpu_form(logits: Tensor, k: int) -> Statistics:
+    """The C++ form; more of the largest logits than it keeps are left to torch, without losing its precision."""
+    return native.logits_stats(_rows(logits), k) if k <= native.TOP_K else _streamed(logits, k, torch.float64)
+
+
+@LOGITS_STATS.form(
+    "triton", rank=2, needs=TRITON, dtypes=ROUNDED_PRODUCTS, accuracy=dict.fromkeys(ROUNDED_PRODUCTS, BLOCKS)
+)
+def _triton_form(logits: Tensor, k: int) -> Statistics:
+    if not len(logits):
+        return _torch_form(logits, k)
+    from .triton_forms import vocab
+
+    return without_order(*vocab.logits_stats(_rows(logits), k))
+
+
+def _rows(logits: Tensor) -> Tensor:
+    return logits if logits.stride(1) == 1 else logits.contiguous()
 
 
 @torch.library.custom_op("precollapse::logits_stats", mutates_args=())
 def _logits_stats(
     logits: Tensor, option_ids: Tensor | None, top_k: int, backend: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    form = registry.choose("logits_stats", backend, logits.device, logits.dtype, FORMS)
+    form = LOGITS_STATS.choose(backend, logits.device, logits.dtype)
     if option_ids is not None:
         check_options("logits_stats", option_ids, logits.shape[1])
     with precision.no_autocast(logits.device):
-        options = options_of(logits, option_ids)
-        if form == "cpu" and top_k <= native.TOP_K:
-            rows = logits if logits.stride(1) == 1 else logits.contiguous()
-            return (*native.logits_stats(rows, top_k), options)
-        if form == "triton" and len(logits):
-            from . import triton_vocab
-
-            rows = logits if logits.stride(1) == 1 else logits.contiguous()
-            return (*settle(*triton_vocab.logits_stats(rows, top_k)), options)
-        compute = torch.float64 if form in ("reference", "cpu") else torch.float32
-        return (*_torch_form(logits, top_k, compute), options)
+        statistics: Statistics = form.run(logits, top_k)
+        return (*statistics, _option_logits(logits, option_ids))
 
 
 @_logits_stats.register_fake
 def _(logits, option_ids, top_k, backend):  # type: ignore[no-untyped-def]
-    n = logits.shape[0]
-    options = 0 if option_ids is None else option_ids.shape[1]
-    return (
-        logits.new_empty(n, dtype=torch.float64),
-        logits.new_empty(n, dtype=torch.float64),
-        logits.new_empty((n, top_k), dtype=torch.float32),
-        logits.new_empty((n, top_k), dtype=torch.int64),
-        logits.new_empty((n, options), dtype=torch.float32),
-    )
+    return empty_outputs(logits, top_k, option_ids)
 
 
-_logits_stats.register_autograd(no_gradient("logits_stats"))
+_logits_stats.register_autograd(no_gradient("logits_stats", GRADIENT_ADVICE))

@@ -13,14 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .vocab_arguments import ROUNDINGS, VocabArguments
+
 FORMS = ("portable", "avx2", "avx512", "avx512_bf16")
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
-ROUNDINGS = {None: 0, "bfloat16": 1, "float16": 2}
 
 ABI = 2  # PC_ABI of csrc/precollapse.h
 TOP_K = 256  # larger k is left to torch: candidates are kept per block of columns
 
-_MEND = "install a C++ compiler (g++) and reinstall precollapse"
+_REMEDY = "install a C++ compiler (g++) and reinstall precollapse"
 
 
 def declare(library: ctypes.CDLL) -> None:
@@ -41,10 +42,12 @@ def read(path: Path) -> ctypes.CDLL | str:
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
-        return f"{path.name} cannot be loaded ({error}); {_MEND}."
-    found = library.pc_abi() if hasattr(library, "pc_abi") else 1
-    if found != ABI:
-        return f"{path.name} was built from other sources (interface {found}, expected {ABI}); reinstall precollapse."
+        return f"{path.name} cannot be loaded ({error}); {_REMEDY}."
+    interface = library.pc_abi() if hasattr(library, "pc_abi") else 1
+    if interface != ABI:
+        return (
+            f"{path.name} was built from other sources (interface {interface}, expected {ABI}); reinstall precollapse."
+        )
     declare(library)
     return library
 
@@ -56,29 +59,30 @@ def _open() -> ctypes.CDLL | str:
         path = Path(__file__).parent / f"_native{suffix}"
         if path.exists():
             return read(path)
-    return f"the C++ forms were not built; {_MEND}."
+    return f"the C++ forms were not built; {_REMEDY}."
 
 
 @lru_cache(maxsize=1)
 def load() -> ctypes.CDLL | None:
     """The shared library of csrc, or None, with one warning, when there is none."""
-    found = _open()
-    if isinstance(found, str):
-        warnings.warn(f"precollapse.kernels uses slower torch forms on the CPU: {found}", RuntimeWarning, stacklevel=2)
+    library = _open()
+    if isinstance(library, str):
+        message = f"precollapse.kernels uses slower torch forms on the CPU: {library}"
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
         return None
-    return found
+    return library
 
 
 def why_missing() -> str:
-    """Why `load` gives None, and how to mend it."""
-    found = _open()
-    return found if isinstance(found, str) else ""
+    """Why `load` gives None, and what to do."""
+    library = _open()
+    return library if isinstance(library, str) else ""
 
 
 def forms() -> tuple[str, ...]:
     """The instruction-set forms that were built and run on this processor, slowest first."""
-    found = _open()
-    bits = 0 if isinstance(found, str) else found.pc_forms()
+    library = _open()
+    bits = 0 if isinstance(library, str) else library.pc_forms()
     return tuple(name for i, name in enumerate(FORMS) if bits >> i & 1)
 
 
@@ -94,29 +98,21 @@ def _check(status: int) -> None:
         raise MemoryError("precollapse.kernels: the C++ form could not allocate its working memory.")
 
 
-def vocab_stats(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    softcap: float | None,
-    scale: float,
-    k: int,
-    logits_dtype: str | None,
-    form: str | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def vocab_stats(arguments: VocabArguments, form: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Entropy, logsumexp, top logits and ids by the C++ form; `form` names an instruction set, the best by default.
 
-    hidden [n, d] and weight [V, d] must have a unit inner stride.
+    hidden is brought to a unit inner stride, weight must have one; options are not looked at.
     """
     library = _open()
     assert isinstance(library, ctypes.CDLL)
-    out = _outputs(len(hidden), k)
+    hidden, weight, bias = arguments.contiguous_rows(), arguments.weight, arguments.bias
+    out = _outputs(arguments.n, arguments.top_k)
     pivot = 0.0
     if bias is not None:
         bias = bias.float().contiguous()
         largest = bias.max().item()
         # Shifting all logits changes nothing but the digits left for their differences.
-        if softcap is None and logits_dtype is None and 64.0 < abs(largest) < math.inf:
+        if not arguments.bends_logits and 64.0 < abs(largest) < math.inf:
             pivot = largest
     status = library.pc_vocab_stats(
         FORMS.index(form or forms()[-1]),
@@ -131,10 +127,10 @@ def vocab_stats(
         weight.stride(0),
         None if bias is None else bias.data_ptr(),
         pivot,
-        0.0 if softcap is None else softcap,
-        scale,
-        ROUNDINGS[logits_dtype],
-        k,
+        0.0 if arguments.softcap is None else arguments.softcap,
+        arguments.scale,
+        ROUNDINGS[arguments.logits_dtype],
+        arguments.top_k,
         *(part.data_ptr() for part in out),
     )
     _check(status)
@@ -172,7 +168,7 @@ def moments_update(
     fourth: Tensor,
     form: str | None = None,
 ) -> None:
-    """Rows x [n, d] of one layer join its accumulators (contiguous float64) in place; see `moments`."""
+    """Rows x [n, d] of one layer join its accumulators (contiguous float64) in place; see `moment_sums`."""
     library = _open()
     assert isinstance(library, ctypes.CDLL)
     status = library.pc_moments_update(

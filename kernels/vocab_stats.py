@@ -8,48 +8,39 @@ unrounded logits, and memory does not grow with V.
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
-from operator import index
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from . import checks, native, precision, registry
+from . import checks, native, precision
+from .options import OptionIds, check_options, check_top_k, distinct_ids, merged_surface_forms, option_tensor
+from .registry import LIBRARY, ROUNDED_PRODUCTS, TRITON, Operator, Tolerance, no_gradient
 from .streaming import RowState, merge_top_k, top_k
+from .vocab_arguments import ROUNDINGS, VocabArguments
+from .vocab_statistics import GRADIENT_ADVICE, Outputs, VocabStats, empty_outputs, told, without_order
 
-FORMS = ("reference", "torch", "cpu", "triton")
-OptionIds = Tensor | np.ndarray | Sequence[int] | Sequence[Sequence[int]]
+VOCAB_STATS = Operator("vocab_stats")
 
+EXACT_LEADERS = {
+    "entropy_bits": Tolerance(1e-6, 1e-12),
+    "logsumexp": Tolerance(1e-6, 1e-6),
+    "top_logits": Tolerance(2e-6, 2e-6),
+    "option_logits": Tolerance(2e-6, 2e-6),
+    "large logits": Tolerance(1e-6),  # entropy and logsumexp where few columns with logits of 40 carry them
+    "one column": Tolerance(1e-12),  # logsumexp where one column is all of it
+    "rounded logits": Tolerance(1e-4),  # entropy with logits_dtype: float32 sums fall to either side of a rounding
+}
+"""Bounds of the forms that make the largest logits in float64."""
 
-@dataclass(frozen=True)
-class VocabStats:
-    """What is kept of n next-token distributions.
+FLOAT32_SUMS = {**EXACT_LEADERS, "large logits": Tolerance(1e-3), "one column": Tolerance(1e-5)}
+"""Bounds of the forms that sum every product in float32."""
 
-    Attributes
-    ----------
-    entropy_bits : Tensor
-        [n] float64, over the full vocabulary. NaN where every logit is minus infinity or one is NaN.
-    logsumexp : Tensor
-        [n] float64, nats. ``option_logits - logsumexp`` are log-probabilities.
-    top_logits, top_ids : Tensor
-        [n, k] float32 and int64, by decreasing logit, ties by the lower id; id -1 in a row that holds a NaN.
-    option_logits : Tensor
-        [n, K] float32; a group of surface forms is merged by logsumexp. NaN where an option has no id.
-    """
-
-    entropy_bits: Tensor
-    logsumexp: Tensor
-    top_logits: Tensor
-    top_ids: Tensor
-    option_logits: Tensor
-
-    @property
-    def undefined(self) -> Tensor:
-        """[n] bool: the rows whose entropy is not defined (all logits minus infinity, or a NaN)."""
-        return self.entropy_bits.isnan()
+TILES = {
+    **FLOAT32_SUMS,
+    "logsumexp": Tolerance(1e-6, 2e-6),
+    "common offset": Tolerance(1e-3),  # entropy and logsumexp at -3000 with a soft cap: float32 keeps 2e-4 there
+}
+"""Bounds of the Triton form."""
 
 
 def vocab_stats(
@@ -116,93 +107,11 @@ def vocab_stats(
     checks.finite(name, "scale", scale)
     top_k = check_top_k(name, top_k, weight.shape[0])
     checks.text(name, "backend", backend)
-    if logits_dtype not in (None, "bfloat16", "float16"):
+    if logits_dtype not in ROUNDINGS:
         raise ValueError(f"{name}: logits_dtype must be None, 'bfloat16' or 'float16', found {logits_dtype!r}.")
     ids = option_tensor(name, option_ids, hidden.shape[0], hidden.device)
-    out = torch.ops.precollapse.vocab_stats(hidden, weight, bias, softcap, scale, ids, top_k, logits_dtype, backend)
-    return finish(name, out)
-
-
-def check_top_k(operator: str, k: int, columns: int) -> int:
-    """top_k as a plain int; raise unless 0 <= k <= V."""
-    k = int(k) if isinstance(k, np.integer) else k
-    checks.whole(operator, "top_k", k)
-    if not 0 <= k <= columns:
-        raise ValueError(f"{operator}: top_k must lie between 0 and the vocabulary size {columns}, found {k}.")
-    return k
-
-
-def option_tensor(operator: str, ids: OptionIds | None, n: int, device: torch.device) -> Tensor | None:
-    """Bring the accepted ways to name options to one int64 [n, K, F] tensor on `device`, -1 where unused."""
-    if ids is None:
-        return None
-    if isinstance(ids, np.ndarray):
-        if ids.dtype.kind not in "iu":
-            raise TypeError(f"{operator}: option_ids must hold whole numbers, found {ids.dtype}.")
-        ids = torch.from_numpy(ids.astype(np.int64))
-    if isinstance(ids, Tensor):
-        ids = ids.expand(n, *ids.shape) if ids.ndim == 1 else ids
-    else:
-        if isinstance(ids, str) or not isinstance(ids, Sequence):
-            raise TypeError(f"{operator}: option_ids must be a tensor, an array or a sequence, found {ids!r:.40}.")
-        groups = [_group(operator, entry) for entry in ids]
-        far = next((i for group in groups for i in group if not -(2**63) <= i < 2**63), None)
-        if far is not None:
-            raise ValueError(f"{operator}: option_ids holds {far}, which is no column of any vocabulary.")
-        width = max([len(group) for group in groups]) if groups else 0
-        if width == 0:
-            raise ValueError(f"{operator}: option_ids is empty; pass None for no options.")
-        padded = [group + [-1] * (width - len(group)) for group in groups]
-        ids = torch.tensor(padded, dtype=torch.int64, device=device)
-        ids = ids.expand(n, -1, -1)
-    if ids.dtype not in (torch.int64, torch.int32):
-        raise TypeError(f"{operator}: option_ids must be int64 or int32, found {ids.dtype}.")
-    if ids.ndim == 2:
-        ids = ids[:, :, None]
-    if ids.ndim != 3 or ids.shape[0] != n:
-        raise ValueError(
-            f"{operator}: option_ids must be [K], [n, K] or [n, K, F] with n = {n}, found shape {tuple(ids.shape)}."
-        )
-    return ids.to(device=device, dtype=torch.int64)
-
-
-def _group(operator: str, entry: object) -> list[int]:
-    """The ids of one option: itself, or its surface forms."""
-    try:
-        return [index(entry)]  # type: ignore[arg-type]
-    except TypeError:
-        pass
-    try:
-        return [index(form) for form in entry]  # type: ignore[attr-defined]
-    except TypeError:
-        raise TypeError(
-            f"{operator}: option_ids must hold ints or sequences of ints, found {type(entry).__name__}: {entry!r:.40}."
-        ) from None
-
-
-def check_options(operator: str, ids: Tensor, columns: int) -> None:
-    """Raise unless every id is -1 or a column (while a CUDA graph is captured, values cannot be looked at)."""
-    if ids.numel() == 0 or (ids.device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
-        return
-    low, high = ids.min().item(), ids.max().item()
-    if low < -1 or high >= columns:
-        found = high if high >= columns else low
-        raise ValueError(f"{operator}: option_ids holds {found}; ids run from 0 to {columns - 1}, with -1 for unused.")
-
-
-def finish(operator: str, out: tuple[Tensor, ...]) -> VocabStats:
-    """Wrap an operator's output; on the CPU, say so when rows are undefined."""
-    stats = VocabStats(*out)
-    if not torch.compiler.is_compiling() and stats.entropy_bits.device.type == "cpu":
-        undefined = int(stats.undefined.sum())
-        if undefined:
-            warnings.warn(
-                f"{operator}: {undefined} of {len(stats.entropy_bits)} rows have no distribution (every logit is "
-                "minus infinity, or one is NaN or plus infinity); their entropy is NaN.",
-                RuntimeWarning,
-                stacklevel=3,
-            )
-    return stats
+    outputs = torch.ops.precollapse.vocab_stats(hidden, weight, bias, softcap, scale, ids, top_k, logits_dtype, backend)
+    return told(name, outputs)
 
 
 def transform(
@@ -221,34 +130,13 @@ def transform(
     return logits if excluded is None else logits.masked_fill(excluded, -math.inf)
 
 
-def distinct_forms(ids: Tensor) -> Tensor:
-    """[n, K, F] ids with every repetition inside a group replaced by -1."""
-    same = ids[..., :, None] == ids[..., None, :]
-    earlier = torch.ones(ids.shape[-1], ids.shape[-1], dtype=torch.bool, device=ids.device).tril(-1)
-    return ids.masked_fill((same & earlier).any(-1), -1)
-
-
-def merge_forms(logits: Tensor, ids: Tensor) -> Tensor:
-    """Logits [n, K, F] of the forms to option logits [n, K]: logsumexp over the used forms, NaN where there is none."""
-    used = ids >= 0
-    logits = logits.masked_fill(~used, -math.inf)
-    merged = logits[..., 0] if logits.shape[-1] == 1 else logits.logsumexp(-1)
-    return merged.masked_fill(~used.any(-1), math.nan)
-
-
-def option_logits(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    softcap: float | None,
-    scale: float,
-    ids: Tensor,
-    logits_dtype: str | None,
-    compute: torch.dtype,
-) -> Tensor:
-    """Logits of the named columns only, by gathering their rows of the unembedding: [n, K] in dtype `compute`."""
+def option_logits(arguments: VocabArguments, compute: torch.dtype) -> Tensor:
+    """Logits of the options, [n, K] float32, by gathering their rows of the unembedding; summed in dtype `compute`."""
+    hidden, weight, bias, ids = arguments.hidden, arguments.weight, arguments.bias, arguments.option_ids
+    if ids is None:
+        return torch.empty(arguments.n, 0, dtype=torch.float32, device=arguments.device)
     n, options, forms = ids.shape
-    ids = distinct_forms(ids)
+    ids = distinct_ids(ids)
     out = torch.empty(n, options, dtype=compute, device=hidden.device)
     rows = max(1, (1 << 22) // max(1, options * forms * hidden.shape[1]))
     for start in range(0, n, rows):
@@ -260,30 +148,22 @@ def option_logits(
             chosen = bias[part.clamp_min(0)]
             excluded = chosen == -math.inf
             z = z + chosen.to(compute)
-        out[start : start + rows] = merge_forms(transform(z, scale, softcap, excluded, logits_dtype), part)
-    return out
+        z = transform(z, arguments.scale, arguments.softcap, excluded, arguments.logits_dtype)
+        out[start : start + rows] = merged_surface_forms(z, part)
+    return out.float()
 
 
-def _streamed(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    softcap: float | None,
-    scale: float,
-    ids: Tensor | None,
-    k: int,
-    logits_dtype: str | None,
-    compute: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _streamed(arguments: VocabArguments, compute: torch.dtype) -> Outputs:
     """The torch forms: the unembedding in blocks of rows, each block's logits reduced and dropped."""
-    n, columns = hidden.shape[0], weight.shape[0]
+    hidden, weight, bias, k = arguments.hidden, arguments.weight, arguments.bias, arguments.top_k
+    n, columns = arguments.n, arguments.columns
     state = RowState.empty(n, hidden.device)
     best = torch.empty(n, 0, dtype=compute, device=hidden.device)
     best_ids = torch.empty(n, 0, dtype=torch.int64, device=hidden.device)
     rows = hidden.to(compute)
     # A large common offset in the bias would eat the digits of float32 sums: it is taken out, and added again at the end.
     pivot = torch.zeros((), dtype=torch.float64, device=hidden.device)
-    if bias is not None and softcap is None and logits_dtype is None and compute == torch.float32:
+    if bias is not None and not arguments.bends_logits and compute == torch.float32:
         largest = torch.where(bias.isfinite(), bias.double(), -math.inf).max()
         pivot = torch.where(largest.isfinite(), largest, pivot)
     block = max(256, min(columns, (1 << 22) // max(n, hidden.shape[1])))
@@ -294,71 +174,52 @@ def _streamed(
             part = bias[start : start + block]
             excluded = part == -math.inf
             z = z + (part.double() - pivot).to(compute)
-        z = transform(z, scale, softcap, excluded, logits_dtype)
+        z = transform(z, arguments.scale, arguments.softcap, excluded, arguments.logits_dtype)
         if n:
             state = state.merge(RowState.of(z, start))
         if k:
             more, more_ids = top_k(z, min(k, z.shape[1]))
             best, best_ids = merge_top_k(best, best_ids, more, more_ids + start, k)
-    options = torch.empty(n, 0 if ids is None else ids.shape[1], dtype=torch.float32, device=hidden.device)
-    if ids is not None:
-        options = option_logits(hidden, weight, bias, softcap, scale, ids, logits_dtype, compute).float()
-    lse, top = state.logsumexp() + pivot * scale, (best.double() + pivot * scale).float()
-    return (*settle(state.entropy_bits(), lse, top, best_ids), options)
+    offset = pivot * arguments.scale
+    top_logits = (best.double() + offset).float()
+    whole = without_order(state.entropy_bits(), state.logsumexp() + offset, top_logits, best_ids)
+    return (*whole, option_logits(arguments, compute))
 
 
-def _cpu_form(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    softcap: float | None,
-    scale: float,
-    ids: Tensor | None,
-    k: int,
-    logits_dtype: str | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+@VOCAB_STATS.form("reference", rank=0, accuracy=dict.fromkeys(checks.FLOATS, EXACT_LEADERS))
+def _reference_form(arguments: VocabArguments) -> Outputs:
+    return _streamed(arguments, torch.float64)
+
+
+@VOCAB_STATS.form("torch", rank=1, accuracy=dict.fromkeys(ROUNDED_PRODUCTS, FLOAT32_SUMS))
+def _torch_form(arguments: VocabArguments) -> Outputs:
+    return _streamed(arguments, precision.product_dtype(arguments.device))
+
+
+@VOCAB_STATS.form(
+    "cpu", rank=2, needs=LIBRARY, dtypes=ROUNDED_PRODUCTS, accuracy=dict.fromkeys(ROUNDED_PRODUCTS, EXACT_LEADERS)
+)
+def _cpu_form(arguments: VocabArguments) -> Outputs:
     """The C++ form, which wants unit inner strides; a weight without is not copied whole but left to torch.
 
-    In float64 then: float32 sums would miss the 1e-6 that this form is held to.
+    So are more of the largest logits than it keeps. In float64 then: float32 sums would miss what it is held to.
     """
-    if weight.stride(1) != 1:
-        return _streamed(hidden, weight, bias, softcap, scale, ids, k, logits_dtype, torch.float64)
-    rows = hidden if hidden.stride(1) == 1 else hidden.contiguous()
-    out = native.vocab_stats(rows, weight, bias, softcap, scale, k, logits_dtype)
-    options = torch.empty(len(hidden), 0, dtype=torch.float32, device=hidden.device)
-    if ids is not None:
-        compute = precision.product_dtype(hidden.device)
-        options = option_logits(hidden, weight, bias, softcap, scale, ids, logits_dtype, compute).float()
-    return (*out, options)
+    if arguments.weight.stride(1) != 1 or arguments.top_k > native.TOP_K:
+        return _streamed(arguments, torch.float64)
+    statistics = native.vocab_stats(arguments)
+    return (*statistics, option_logits(arguments, precision.product_dtype(arguments.device)))
 
 
-def _triton_form(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    softcap: float | None,
-    scale: float,
-    ids: Tensor | None,
-    k: int,
-    logits_dtype: str | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    if weight.stride(1) != 1:
-        compute = precision.product_dtype(hidden.device)
-        return _streamed(hidden, weight, bias, softcap, scale, ids, k, logits_dtype, compute)
-    from . import triton_vocab
+@VOCAB_STATS.form(
+    "triton", rank=2, needs=TRITON, dtypes=ROUNDED_PRODUCTS, accuracy=dict.fromkeys(ROUNDED_PRODUCTS, TILES)
+)
+def _triton_form(arguments: VocabArguments) -> Outputs:
+    if arguments.weight.stride(1) != 1 or not arguments.n:
+        return _torch_form(arguments)
+    from .triton_forms import vocab
 
-    rows = hidden if hidden.stride(1) == 1 else hidden.contiguous()
-    distinct = None if ids is None else distinct_forms(ids)
-    flat = None if distinct is None else distinct.flatten(1)
-    *out, picked = triton_vocab.vocab_stats(rows, weight, bias, softcap, scale, flat, k, logits_dtype)
-    options = picked if distinct is None else merge_forms(picked.view(distinct.shape), distinct)
-    return (*settle(*out), options)
-
-
-def settle(entropy: Tensor, lse: Tensor, best: Tensor, best_ids: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Rows that hold a NaN have no order: NaN values, id -1."""
-    broken = lse.isnan()[:, None]
-    return entropy, lse, best.masked_fill(broken, math.nan), best_ids.masked_fill(broken, -1)
+    *statistics, options = vocab.vocab_stats(arguments)
+    return (*without_order(*statistics), options)
 
 
 @torch.library.custom_op("precollapse::vocab_stats", mutates_args=())
@@ -373,40 +234,18 @@ def _vocab_stats(
     logits_dtype: str | None,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    form = registry.choose("vocab_stats", backend, hidden.device, hidden.dtype, FORMS)
+    form = VOCAB_STATS.choose(backend, hidden.device, hidden.dtype)
     if option_ids is not None:
         check_options("vocab_stats", option_ids, weight.shape[0])
+    arguments = VocabArguments(hidden, weight, bias, softcap, scale, option_ids, top_k, logits_dtype)
     with precision.no_autocast(hidden.device):
-        if form == "cpu" and top_k <= native.TOP_K:
-            return _cpu_form(hidden, weight, bias, softcap, scale, option_ids, top_k, logits_dtype)
-        if form == "triton" and len(hidden):
-            return _triton_form(hidden, weight, bias, softcap, scale, option_ids, top_k, logits_dtype)
-        # More of the largest logits than the C++ form keeps must not cost it its precision.
-        exact = form in ("reference", "cpu")
-        compute = torch.float64 if exact else precision.product_dtype(hidden.device)
-        return _streamed(hidden, weight, bias, softcap, scale, option_ids, top_k, logits_dtype, compute)
+        outputs: Outputs = form.run(arguments)
+    return outputs
 
 
 @_vocab_stats.register_fake
 def _(hidden, weight, bias, softcap, scale, option_ids, top_k, logits_dtype, backend):  # type: ignore[no-untyped-def]
-    n = hidden.shape[0]
-    options = 0 if option_ids is None else option_ids.shape[1]
-    return (
-        hidden.new_empty(n, dtype=torch.float64),
-        hidden.new_empty(n, dtype=torch.float64),
-        hidden.new_empty((n, top_k), dtype=torch.float32),
-        hidden.new_empty((n, top_k), dtype=torch.int64),
-        hidden.new_empty((n, options), dtype=torch.float32),
-    )
+    return empty_outputs(hidden, top_k, option_ids)
 
 
-def no_gradient(operator: str):  # type: ignore[no-untyped-def]
-    """A backward function that refuses, for operators that have no gradient."""
-
-    def backward(ctx, *grads):  # type: ignore[no-untyped-def]
-        raise ValueError(f"{operator} has no gradient; detach its input, or compute it from the model's own logits.")
-
-    return backward
-
-
-_vocab_stats.register_autograd(no_gradient("vocab_stats"))
+_vocab_stats.register_autograd(no_gradient("vocab_stats", GRADIENT_ADVICE))

@@ -162,19 +162,20 @@ def ways(bench: Bench) -> None:
     """The fused tiles and the cuBLAS chunks apart, and the tile configurations that were chosen."""
     if bench.device.type != "cuda" or not registry.has_triton():
         return
-    from precollapse.kernels import triton_vocab
+    from precollapse.kernels.triton_forms import tile_sizes
+    from precollapse.kernels.triton_forms.vocab import _faster
+    from precollapse.kernels.triton_forms.vocab import vocab_stats as by_triton
+    from precollapse.kernels.vocab_arguments import VocabArguments
 
     weight = (torch.randn(bench.columns, bench.width, device=bench.device) * 0.02).bfloat16()
     for n in (512, 4096):
         hidden = torch.randn(n, bench.width, device=bench.device).bfloat16()
         for way in ("fused", "chunked"):
-            ms = bench.ms(
-                lambda h=hidden, w=way: triton_vocab.vocab_stats(h, weight, None, None, 1.0, None, 0, None, w), 5
-            )
+            ms = bench.ms(lambda h=hidden, w=way: by_triton(VocabArguments(h, weight), w), 5)
             bench.add(f"  {way} n={n}", ms, weight.numel() * 2, 2.0 * n * weight.numel())
-    print("  chosen: fused at", {key[0]: faster for key, faster in triton_vocab._faster.items()})
-    capability = triton_vocab.capability(weight.device)
-    for tuner in (triton_vocab._autotuned(key, capability, True, torch.bfloat16, False) for key in triton_vocab.TABLE):
+    print("  chosen: fused at", {key[0]: faster for key, faster in _faster.items()})
+    capability = tile_sizes.capability(weight.device)
+    for tuner in (tile_sizes.autotuned(key, capability, True, torch.bfloat16, False) for key in tile_sizes.TABLE):
         for best in tuner.cache.values():
             print("  tile:", best)
 
@@ -342,7 +343,7 @@ def far_offsets(bench: Bench) -> None:
     d = 300 if bench.toy else 46400
     rows = torch.randn(64, d, device=device)
     if bench.device.type == "cuda" and registry.has_triton():
-        from precollapse.kernels.triton_moments import add_product
+        from precollapse.kernels.triton_forms.moments import add_product
 
         square = torch.zeros(d, d, dtype=torch.float64, device=device)
         add_product(rows, square)

@@ -81,19 +81,21 @@ class Launches:
 def test_grids_end_where_a_gpu_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the first axis of a grid may have more than 65535 programs: five million keys, a million columns asked for."""
     pytest.importorskip("triton")
-    from precollapse.kernels import triton_attention, triton_vocab
+    from precollapse.kernels.attention_arguments import AttentionArguments
+    from precollapse.kernels.triton_forms import attention, vocab
+    from precollapse.kernels.vocab_arguments import VocabArguments
 
     launches = Launches()
     for module, name in (
-        (triton_attention, "scores_kernel"),
-        (triton_attention, "softmax_kernel"),
-        (triton_vocab, "picked_kernel"),
+        (attention, "scores_kernel"),
+        (attention, "softmax_kernel"),
+        (vocab, "picked_kernel"),
     ):
         monkeypatch.setattr(module, name, launches)
     key = torch.zeros(1, 1, 1, 16).expand(1, 1, 5_000_000, 16)
-    triton_attention.attention_row(torch.zeros(1, 2, 1, 16), key, None, None, 1.0, None, None, None)
-    how = triton_vocab._Logits(None, None, 1.0, None, torch.device("cpu"))
-    triton_vocab.picked_logits(torch.zeros(2, 8), torch.zeros(9, 8), how, torch.zeros(2, 1 << 20, dtype=torch.int64))
+    attention.attention_row(AttentionArguments(torch.zeros(1, 2, 1, 16), key, None, None, 1.0, None, None, None))
+    hidden, weight, ids = torch.zeros(2, 8), torch.zeros(9, 8), torch.zeros(2, 1 << 20, dtype=torch.int64)
+    vocab.picked_logits(hidden, weight, vocab.Transform(VocabArguments(hidden, weight)), ids)
     assert len(launches.grids) == 3
     for grid in launches.grids:
         assert grid[0] < 2**31 and all(size <= 65535 for size in grid[1:])

@@ -13,8 +13,11 @@ import torch
 from torch import Tensor
 
 from precollapse.kernels import attention_row, gather_rows, logits_stats, native, vocab_stats
+from precollapse.kernels.registry import OPERATORS
 
 B, H, G, T, D = 3, 6, 2, 9, 16
+BOUND = OPERATORS["attention_row"].forms["torch"].accuracy[torch.float32]["row"]
+ROW = {"rtol": BOUND.relative, "atol": BOUND.absolute}
 
 
 def attention_inputs() -> tuple[Tensor, Tensor]:
@@ -34,12 +37,12 @@ def test_attention_row_is_what_sdpa_applies(backend: str) -> None:
     query, key = attention_inputs()
     index = torch.tensor([8, 4, 0])
     row = attention_row(query, key, index, backend=backend)
-    torch.testing.assert_close(row, sdpa_row(query, key, index, is_causal=True), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(row, sdpa_row(query, key, index, is_causal=True), **ROW)
     assert row.dtype == torch.float32 and row.shape == (B, H, T)
     torch.testing.assert_close(row.sum(-1), torch.ones(B, H))
     last = attention_row(query, key, scale=0.5, backend=backend)
     expected = sdpa_row(query, key, torch.full((B,), T - 1), is_causal=True, scale=0.5)
-    torch.testing.assert_close(last, expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(last, expected, **ROW)
     torch.testing.assert_close(attention_row(query[:, :, -1:], key, scale=0.5, backend=backend), last)
 
 
@@ -52,15 +55,15 @@ def test_attention_masks() -> None:
     full = causal & padded[:, None, None, :]
     expected = sdpa_row(query, key, index, attn_mask=full)
     for mask in (padded, full, torch.zeros(full.shape).masked_fill(~full, -math.inf)):
-        torch.testing.assert_close(attention_row(query, key, index, mask=mask), expected, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(attention_row(query, key, index, mask=mask), expected, **ROW)
     finite = torch.zeros(full.shape).masked_fill(~full, torch.finfo(torch.float32).min)
-    torch.testing.assert_close(attention_row(query, key, index, mask=finite), expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(attention_row(query, key, index, mask=finite), expected, **ROW)
     window = causal & ~causal.tril(-4)
     banded = sdpa_row(query, key, index, attn_mask=window.expand(B, 1, T, T))
-    torch.testing.assert_close(attention_row(query, key, index, window=4), banded, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(attention_row(query, key, index, window=4), banded, **ROW)
     whole = torch.ones(1, 1, T, T).bool()
     both_ways = sdpa_row(query, key, index, attn_mask=whole)
-    torch.testing.assert_close(attention_row(query, key, index, mask=whole), both_ways, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(attention_row(query, key, index, mask=whole), both_ways, **ROW)
 
 
 def test_attention_sinks_and_softcap() -> None:
@@ -71,7 +74,7 @@ def test_attention_sinks_and_softcap() -> None:
     scores = 2.0 * torch.tanh(scores / 2.0)
     joined = torch.cat([scores, sinks.view(1, H, 1, 1).expand(B, H, 1, 1)], -1).softmax(-1)
     row = attention_row(query, key, softcap=2.0, sinks=sinks)
-    torch.testing.assert_close(row, joined[:, :, 0, :-1], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(row, joined[:, :, 0, :-1], **ROW)
     assert (row.sum(-1) < 1).all()
 
 

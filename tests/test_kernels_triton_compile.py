@@ -92,72 +92,72 @@ def compiled(
 
 
 def tiles(arch: int, key: int, config: tuple[int, int, int, int], kind: str) -> dict[str, int]:
-    from precollapse.kernels import triton_vocab
+    from precollapse.kernels.triton_forms import tile_sizes, vocab, vocab_kernels
 
     n, k, warps, stages = config
     what, *more = kind.split("+")
     constants = {
         **FLAGS[what],
-        "GROUP": triton_vocab.GROUP if "top" in more else 0,
+        "GROUP": vocab.GROUP if "top" in more else 0,
         "EVEN_K": "odd" not in more,
         "UPCAST": False,
-        "M": triton_vocab.TABLE[key][0],
+        "M": tile_sizes.TABLE[key][0],
         "N": n,
         "K": k,
     }
-    types = SINGLES if config in triton_vocab.FLOAT32.values() else HALVES
-    return compiled(triton_vocab.tiles_kernel, arch, constants, warps, stages, types)
+    types = SINGLES if config in tile_sizes.FLOAT32.values() else HALVES
+    return compiled(vocab_kernels.tiles_kernel, arch, constants, warps, stages, types)
 
 
 def tile_cases(arch: int) -> dict[str, tuple[int, tuple[int, int, int, int], str]]:
     """Every configuration that may be chosen on this GPU, each with all that it may be asked for."""
-    from precollapse.kernels import triton_vocab
+    from precollapse.kernels.triton_forms import tile_sizes
 
     cases = {}
-    for key in triton_vocab.TABLE:
+    for key in tile_sizes.TABLE:
         for dtype in (torch.bfloat16, torch.float32):
             # odd: d is no multiple of 256, as 576 and 896 are not
             for kind in ("plain+top", "bias", "bias+top", "full+top", "plain+top+odd", "bias+odd", "full+top+odd"):
                 what, *more = kind.split("+")
-                light = triton_vocab.is_light(FLAGS[what], "top" in more)
-                for config in triton_vocab.choices(key, arch // 10, light, dtype, {"top", "odd"} <= set(more)):
-                    rows = triton_vocab.TABLE[key][0]
+                light = tile_sizes.is_light(FLAGS[what], "top" in more)
+                for config in tile_sizes.choices(key, arch // 10, light, dtype, {"top", "odd"} <= set(more)):
+                    rows = tile_sizes.TABLE[key][0]
                     cases.setdefault(f"{rows}x{'x'.join(map(str, config))}:{kind}", (key, config, kind))
     return cases
 
 
 def others() -> dict[str, tuple[Any, dict[str, Any], int]]:
     """The kernels beside the tiles, by name: with all that they may be asked for."""
-    from precollapse.kernels import triton_attention, triton_gather, triton_moments, triton_row_state, triton_vocab
+    from precollapse.kernels.triton_forms import attention, gather, moments, row_state, vocab_kernels
 
     scores = {
         "HAS_INDEX": True,
         "HAS_SOFTCAP": True,
         "HAS_WINDOW": True,
-        "MASK": triton_attention.BOOL,
+        "MASK": attention.BOOL,
         "G": 16,
         "GROUPED": 4,
         "N": 64,
         "D": 64,
         "UPCAST": False,
     }
-    one_query = {**scores, "HAS_INDEX": False, "MASK": triton_attention.NO_MASK, "queries": 1}
+    one_query = {**scores, "HAS_INDEX": False, "MASK": attention.NO_MASK, "queries": 1}
     return {
-        "logits": (triton_vocab.logits_kernel, {**FLAGS["plain"], "GROUP": 16, "N": 4096}, 8),
-        "chunk": (triton_vocab.logits_kernel, {**FLAGS["full"], "GROUP": 16, "N": 4096}, 8),
-        "picked": (triton_vocab.picked_kernel, {**FLAGS["full"], "P": 16, "K": 256}, 4),
-        "settle": (triton_row_state.settle_kernel, {"PARTS": 512}, 1),
-        "scores": (triton_attention.scores_kernel, scores, 4),
-        "query": (triton_attention.scores_kernel, one_query, 4),
-        "softmax": (triton_attention.softmax_kernel, {"HAS_SINKS": True, "N": 1024}, 4),
-        "gather": (triton_gather.gather_kernel, {"N": 1024}, 4),
-        "product": (triton_moments.product_kernel, {"T": 64, "K": 32}, 4),
+        "logits": (vocab_kernels.logits_kernel, {**FLAGS["plain"], "GROUP": 16, "N": 4096}, 8),
+        "chunk": (vocab_kernels.logits_kernel, {**FLAGS["full"], "GROUP": 16, "N": 4096}, 8),
+        "picked": (vocab_kernels.picked_kernel, {**FLAGS["full"], "P": 16, "K": 256}, 4),
+        "settle": (row_state.settle_kernel, {"PARTS": 512}, 1),
+        "scores": (attention.scores_kernel, scores, 4),
+        "query": (attention.scores_kernel, one_query, 4),
+        "softmax": (attention.softmax_kernel, {"HAS_SINKS": True, "N": 1024}, 4),
+        "gather": (gather.gather_kernel, {"N": 1024}, 4),
+        "product": (moments.product_kernel, {"T": 64, "K": 32}, 4),
     }
 
 
 def check(case: str) -> None:
     """What one case must hold; runs in a process that was started without the interpreter."""
-    from precollapse.kernels import triton_vocab
+    from precollapse.kernels.triton_forms import tile_sizes
 
     if case == "sizes of one":
         return check_ones()
@@ -167,7 +167,7 @@ def check(case: str) -> None:
         key, config, kind = tile_cases(arch)[name]
         found = tiles(arch, key, config, kind)
         assert (found["wgmma"] > 0) if arch == 90 and key > 64 else (found["wgmma"] + found["mma"] > 0), found
-        if arch == 90 and key <= 64 and config == triton_vocab.TABLE[key][1][0]:
+        if arch == 90 and key <= 64 and config == tile_sizes.TABLE[key][1][0]:
             together = 2  # the programs that are to run on one multiprocessor
     else:
         kernel, constants, warps = others()[name]
@@ -198,16 +198,16 @@ def lowered(fn: Any, constants: dict[str, Any]) -> None:
 
 def check_ones() -> None:
     """An integer argument of 1 reaches a kernel as a constant, which has no methods: each in turn, and all at once."""
-    from precollapse.kernels import triton_attention, triton_vocab
+    from precollapse.kernels.triton_forms import attention, vocab_kernels
 
     tile = {"GROUP": 16, "EVEN_K": False, "UPCAST": False, "M": 16, "N": 64, "K": 64}
     kernels = [(fn, constants) for fn, constants, _ in others().values()]
-    kernels += [(triton_vocab.tiles_kernel, {**flags, **tile}) for flags in FLAGS.values()]
-    kernels += [(triton_vocab.logits_kernel, {**FLAGS["full"], "GROUP": 0, "N": 4096})]
+    kernels += [(vocab_kernels.tiles_kernel, {**flags, **tile}) for flags in FLAGS.values()]
+    kernels += [(vocab_kernels.logits_kernel, {**FLAGS["full"], "GROUP": 0, "N": 4096})]
     scores = others()["scores"][1]
     for mask in range(4):
         for index in (True, False):
-            kernels.append((triton_attention.scores_kernel, {**scores, "MASK": mask, "HAS_INDEX": index}))
+            kernels.append((attention.scores_kernel, {**scores, "MASK": mask, "HAS_INDEX": index}))
     for fn, constants in kernels:
         integers = [name for name in fn.arg_names if name not in constants and name not in POINTERS]
         for ones in ([], *([name] for name in integers), integers):

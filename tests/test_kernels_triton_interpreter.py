@@ -12,34 +12,53 @@ import re
 import subprocess
 import sys
 import warnings
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from precollapse.kernels.registry import OPERATORS, Tolerance
+from precollapse.kernels.vocab_arguments import VocabArguments
+
 pytest.importorskip("triton")
 
 INTERPRETING = os.environ.get("TRITON_INTERPRET") == "1"
 inside = pytest.mark.skipif(not INTERPRETING, reason="runs in the interpreter's process")
+FORMS = str(Path(__file__).with_name("test_kernels_forms.py"))  # with the Triton forms among them
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @pytest.mark.skipif(INTERPRETING, reason="this is the interpreter's process")
 def test_under_the_interpreter() -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "pytest", "-x", "--override-ini=addopts=--import-mode=importlib", __file__]
+    command = [sys.executable, "-m", "pytest", "-x", "--override-ini=addopts=--import-mode=importlib", __file__, FORMS]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stdout[-4000:]
     assert re.search(r"\b[1-9]\d* passed", done.stdout), done.stdout[-500:]
     assert "failed" not in done.stdout
 
 
-def same(found: Any, expected: Any, relative: float = 1e-6) -> None:
-    torch.testing.assert_close(found.entropy_bits, expected.entropy_bits, rtol=relative, atol=1e-12, equal_nan=True)
-    torch.testing.assert_close(found.logsumexp, expected.logsumexp, rtol=relative, atol=2e-6, equal_nan=True)
+def bounds_of(operator: str) -> Mapping[str, Tolerance]:
+    """What the Triton form of an operator states: the same for every dtype that it is made for."""
+    return OPERATORS[operator].forms["triton"].accuracy[torch.bfloat16]
+
+
+def same(found: Any, expected: Any, operator: str = "vocab_stats", hard: str | None = None) -> None:
+    """Within the form's bounds; `hard` names the bound of a hard kind of logits, for entropy and logsumexp."""
     assert torch.equal(found.top_ids, expected.top_ids)
-    torch.testing.assert_close(found.top_logits, expected.top_logits, rtol=2e-6, atol=2e-6, equal_nan=True)
-    torch.testing.assert_close(found.option_logits, expected.option_logits, rtol=2e-6, atol=2e-6, equal_nan=True)
+    bounds = bounds_of(operator)
+    for name in ("entropy_bits", "logsumexp", "top_logits", "option_logits"):
+        relative = bounds[hard if hard is not None and name in ("entropy_bits", "logsumexp") else name].relative
+        mine, right = vars(found)[name], vars(expected)[name]
+        torch.testing.assert_close(mine, right, rtol=relative, atol=bounds[name].absolute, equal_nan=True)
+
+
+def near(found: torch.Tensor, expected: torch.Tensor) -> None:
+    """Rows of attention within the form's bounds."""
+    bound = bounds_of("attention_row")["row"]
+    torch.testing.assert_close(found, expected, rtol=bound.relative, atol=bound.absolute, equal_nan=True)
 
 
 ASKED: list[dict[str, Any]] = [
@@ -73,7 +92,7 @@ def test_vocab_stats(dtype: torch.dtype, shape: tuple[int, int, int]) -> None:
             vocab_stats(hidden, weight, given, backend=backend, **options) for backend in ("triton", "reference")
         )
         # A float32 logit near -3000 keeps 2e-4; with a soft cap the common offset cannot be taken out first.
-        same(found, expected, 1e-3 if asked.get("bias") == "shifted" else 1e-6)
+        same(found, expected, hard="common offset" if asked.get("bias") == "shifted" else None)
 
 
 @inside
@@ -87,7 +106,7 @@ def test_rounded_logits() -> None:
             vocab_stats(hidden, weight, softcap=4.0, logits_dtype=name, backend=backend)
             for backend in ("triton", "reference")
         )
-        same(found, expected, 1e-4)
+        same(found, expected, hard="rounded logits")
 
 
 @inside
@@ -95,33 +114,32 @@ def test_rounded_logits() -> None:
 @pytest.mark.parametrize("scale", [-1.5, 0.0, 1.0, 2.0])
 def test_excluded_columns_stay_out(way: str, scale: float) -> None:
     """A negative scale would turn an excluded column's minus infinity into plus infinity, one of 0 into NaN."""
-    from precollapse.kernels import triton_vocab, vocab_stats
+    from precollapse.kernels import vocab_stats
+    from precollapse.kernels.triton_forms import vocab
 
     torch.manual_seed(0)
     hidden, weight = torch.randn(2, 16), torch.randn(70, 16) / 4
     bias = torch.randn(70).masked_fill(torch.arange(70) % 3 == 0, -math.inf)
     options = [[0, 1], [2]]
-    ids = torch.tensor([[0, 1, 2]] * 2)
+    ids = torch.tensor([[[0], [1], [2]]] * 2)
     for softcap in (None, 4.0):
         expected = vocab_stats(hidden, weight, bias, softcap, scale, options, 5, backend="reference")
-        entropy, lse, top, top_ids, picked = triton_vocab.vocab_stats(
-            hidden, weight, bias, softcap, scale, ids, 5, None, way
-        )
-        torch.testing.assert_close(entropy, expected.entropy_bits, rtol=1e-6, atol=0)
+        arguments = VocabArguments(hidden, weight, bias, softcap, scale, ids, 5)
+        entropy, lse, top, top_ids, picked = vocab.vocab_stats(arguments, way)
+        bound = bounds_of("vocab_stats")["entropy_bits"]
+        torch.testing.assert_close(entropy, expected.entropy_bits, rtol=bound.relative, atol=0)
         assert torch.equal(top_ids, expected.top_ids) and picked[:, 0].eq(-math.inf).all()
 
 
 @inside
 def test_the_chunked_way_is_the_same() -> None:
-    from precollapse.kernels import triton_vocab
+    from precollapse.kernels.triton_forms import vocab
 
     torch.manual_seed(0)
     hidden, weight, bias = torch.randn(3, 16), torch.randn(700, 16), torch.randn(700)
-    triton_vocab.CHUNK = 256
-    ids = torch.tensor([[3, 5]] * 3)
-    ways = [
-        triton_vocab.vocab_stats(hidden, weight, bias, None, 1.0, ids, 2, None, way) for way in ("fused", "chunked")
-    ]
+    vocab.CHUNK = 256
+    arguments = VocabArguments(hidden, weight, bias, option_ids=torch.tensor([[[3], [5]]] * 3), top_k=2)
+    ways = [vocab.vocab_stats(arguments, way) for way in ("fused", "chunked")]
     for fused, chunked in zip(*ways, strict=True):
         torch.testing.assert_close(fused, chunked, rtol=1e-6, atol=1e-6)
 
@@ -152,11 +170,11 @@ def test_logits_stats(dtype: torch.dtype) -> None:
             logits_stats(rows().to(dtype), top_k=3, option_ids=[[0], [1, 9]], backend=backend)
             for backend in ("triton", "reference")
         )
-        same(found, expected)
+        same(found, expected, "logits_stats")
         one, two = (
             logits_stats(torch.tensor([[2.0]]), top_k=1, backend=backend) for backend in ("triton", "reference")
         )
-    same(one, two)
+    same(one, two, "logits_stats")
     assert one.entropy_bits.item() == 0.0
 
 
@@ -177,7 +195,7 @@ def test_attention_row(dtype: torch.dtype) -> None:
         {"mask": torch.zeros(2, 9).bool(), "sinks": torch.zeros(6)},
     ):
         found, expected = (attention_row(query, key, backend=backend, **asked) for backend in ("triton", "reference"))
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6, equal_nan=True)
+        near(found, expected)
 
 
 def spread(x: torch.Tensor) -> torch.Tensor:
@@ -209,21 +227,20 @@ def test_attention_row_of_strided_input() -> None:
     for case, asked in enumerate(cases):
         expected = attention_row(query, key, backend="reference", **asked)
         found = attention_row(*given[case % 3], backend="triton", **asked)
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+        near(found, expected)
 
 
 @inside
 def test_attention_row_of_more_sequences_than_a_grid_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    from precollapse.kernels import attention_row, triton_attention
+    from precollapse.kernels import attention_row
+    from precollapse.kernels.triton_forms import attention
 
     torch.manual_seed(0)
     query, key, index = torch.randn(7, 4, 3, 16), torch.randn(7, 2, 9, 16), torch.tensor([2, 0, 1, 2, 1, 0, 2])
-    monkeypatch.setattr(triton_attention, "GRID_END", 3)
+    monkeypatch.setattr(attention, "GRID_END", 3)
     for mask in (None, torch.rand(7, 9) < 0.8, torch.randn(1, 1, 3, 9), torch.randn(7, 4, 3, 9)):
         found = attention_row(query, key, index, mask=mask, backend="triton")
-        torch.testing.assert_close(
-            found, attention_row(query, key, index, mask=mask, backend="reference"), rtol=1e-5, atol=1e-6
-        )
+        near(found, attention_row(query, key, index, mask=mask, backend="reference"))
 
 
 def far(x: torch.Tensor) -> torch.Tensor:
@@ -251,7 +268,10 @@ def test_offsets_past_32_bits() -> None:
             for given, form in (((rows, table), "triton"), ((hidden, weight), "reference"))
         )
         same(found, expected)
-    same(logits_stats(far(logits), top_k=2, backend="triton"), logits_stats(logits, top_k=2, backend="reference"))
+    found, expected = (
+        logits_stats(z, top_k=2, backend=form) for z, form in ((far(logits), "triton"), (logits, "reference"))
+    )
+    same(found, expected, "logits_stats")
     x, index = torch.randn(4, 3, 8).half(), torch.tensor([2, 0, 1, 2])
     for rows in (far(x), far(x.transpose(0, 1).contiguous()).transpose(0, 1)):
         out = far(torch.zeros(4, 2, 8).half())
@@ -262,7 +282,7 @@ def test_offsets_past_32_bits() -> None:
     wide = (far(query), far(key.transpose(0, 2).contiguous()).transpose(0, 2))
     found = attention_row(*wide, index, mask=far(mask), backend="triton")
     expected = attention_row(query, key, index, mask=mask, backend="reference")
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    near(found, expected)
 
 
 @inside
@@ -303,12 +323,14 @@ def test_moments_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Moments whose products come from the Triton form, as on a GPU."""
     import numpy as np
 
-    from precollapse.kernels import Moments, triton_moments
+    from precollapse.kernels import Moments
+    from precollapse.kernels.moment_sums import MOMENTS
+    from precollapse.kernels.triton_forms import moments as triton_moments
 
     used = []
     plain = triton_moments.add_product
     monkeypatch.setattr(triton_moments, "add_product", lambda x, m2: (used.append(len(x)), plain(x, m2)))
-    monkeypatch.setattr(Moments, "_by_triton", lambda self, double: not double)
+    monkeypatch.setattr(MOMENTS, "choose", lambda *_: MOMENTS.forms["triton"])
     torch.manual_seed(0)
     for dtype in DTYPES:
         x = (torch.randn(320, 2, 40) * torch.linspace(0.1, 3, 40) + 20).to(dtype)
@@ -318,7 +340,7 @@ def test_moments_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
         for layer in range(2):
             expected = np.cov(x[:, layer].double().numpy(), rowvar=False)
             difference = np.linalg.norm(moments.covariance(layer).numpy() - expected)
-            assert difference < 5e-6 * np.linalg.norm(expected)
+            assert difference < bounds_of("Moments")["covariance"].relative * np.linalg.norm(expected)
     assert sum(used) >= 3 * 2 * 320
 
 
@@ -357,7 +379,7 @@ def test_default_dtype() -> None:
 
 @inside
 def test_product_of_moments() -> None:
-    from precollapse.kernels.triton_moments import add_product
+    from precollapse.kernels.triton_forms.moments import add_product
 
     torch.manual_seed(0)
     x, m2 = torch.randn(50, 70), torch.ones(70, 70, dtype=torch.float64)

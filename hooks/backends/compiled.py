@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ...errors import CaptureError, RequestError
-from ...kernels.gather_rows import FORMS
-from ...kernels.registry import choose
+from ...kernels.gather_rows import GATHER_ROWS
 from ..architectures import Architecture, context_length
 from ..decoding.rotary import length_rule
 from ..differences import limits, relative_difference
@@ -139,7 +138,7 @@ class _Program:
         self.most = context_length(getattr(architecture.backbone, "config", None))
         self.columns: tuple[Tensor, ...] = ()
         self.buffers: dict[str, tuple[Tensor, ...]] = {}
-        self.form = choose("gather_rows", "auto", request.positions.device, torch.float32, FORMS)
+        self.form = GATHER_ROWS.choose("auto", request.positions.device, torch.float32).name
         twins: dict[int, nn.Module] = {}
         self.backbone = _twin(architecture.backbone, twins).eval()
         placed = replace(architecture, backbone=self.backbone, blocks=[twins[id(b)] for b in architecture.blocks])

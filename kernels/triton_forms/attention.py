@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from .triton_row_state import INTERPRETING, LOG2E, tanh
+from ..attention_arguments import AttentionArguments
+from .row_state import INTERPRETING, LOG2E, tanh
 
 NO_MASK, KEEP, BOOL, ADD = 0, 1, 2, 3
-
+"""Kinds of mask: none, tokens that are no padding, full and bool, full and additive."""
 
 GRID_END = 65535
 """Programs along the second and third axis of a CUDA grid."""
@@ -130,17 +133,16 @@ def softmax_kernel(scores, sinks, heads, keys, s_head, HAS_SINKS: tl.constexpr, 
         tl.store(at + place, tl.where(nothing, float("nan"), p), mask=place < keys)
 
 
-def attention_row(
-    query: Tensor,
-    key: Tensor,
-    index: Tensor | None,
-    mask: Tensor | None,
-    scale: float,
-    softcap: float | None,
-    window: int | None,
-    sinks: Tensor | None,
-) -> Tensor:
-    """Checked arguments of `attention_row` to its result; inner strides of query, key and mask must be 1."""
+def _unit_stride(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def attention_row(arguments: AttentionArguments) -> Tensor:
+    """Checked arguments of `attention_row` to its result."""
+    query, key, index, sinks = arguments.query, arguments.key, arguments.index, arguments.sinks
+    query, key = _unit_stride(query), _unit_stride(key)
+    mask = None if arguments.mask is None else _unit_stride(arguments.mask)
+    scale, softcap, window = arguments.scale, arguments.softcap, arguments.window
     batch, heads, queries, width = query.shape
     groups, keys = key.shape[1], key.shape[2]
     scores = torch.empty(batch, heads, keys, dtype=torch.float32, device=query.device)
@@ -150,8 +152,8 @@ def attention_row(
         for first in range(0, batch, GRID_END):
             some = slice(first, first + GRID_END)
             part = mask[some] if mask is not None and mask.shape[0] == batch else mask
-            own = None if index is None else index[some]
-            scores[some] = attention_row(query[some], key[some], own, part, scale, softcap, window, sinks)
+            wanted = None if index is None else index[some]
+            scores[some] = attention_row(replace(arguments, query=query[some], key=key[some], index=wanted, mask=part))
         return scores
     kind, strides, plain = NO_MASK, (0, 0, 0), query
     if mask is not None:

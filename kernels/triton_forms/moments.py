@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .triton_row_state import INTERPRETING
+from .row_state import INTERPRETING
 
 
 @triton.jit

@@ -10,8 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .streaming import LN2 as _LN2
-from .streaming import LOG2E as _LOG2E
+from ..streaming import LN2 as _LN2
+from ..streaming import LOG2E as _LOG2E
 
 LOG2E = tl.constexpr(_LOG2E)
 LN2 = tl.constexpr(_LN2)
