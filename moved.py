@@ -32,7 +32,7 @@ MOVED = {
     "analysis.strict_yaml": "strict_yaml",
     "analysis.trajectory_statistics": "analysis.trajectories.statistics",
     "analysis.trajectory_public": "analysis.trajectories.public",
-    "analysis.trajectory_preregistration": "analysis.trajectories.preregistration",
+    "analysis.trajectory_preregistration": "analysis.hypotheses",
     "analysis.report": "reports.study",
     "analysis.trajectory_report": "reports.trajectories",
     "analysis.trajectory_figures": "reports.figures.trajectories",

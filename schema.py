@@ -282,7 +282,9 @@ TRAJECTORIES = RunSchema(
         Entry("forced_method", "object", "name of the pass that gives forced answers, and why it was chosen"),
         Entry("sampling_method", "object", "name of the pass that samples continuations, and why it was chosen"),
         Entry("analysis", "object", "epsilon (nats) and the rule for ties, both of the report"),
-        Entry("preregistration", "object", "hash and text of the declared hypotheses; null without"),
+        Entry(HYPOTHESES_SHA256, "text", "hash of the declared hypotheses", when="some were declared"),
+        Entry(HYPOTHESES, "text", "the file that declares them", when="some were declared"),
+        Entry("preregistration", "object", "hash and text of the declared hypotheses; null without", when="of an earlier version"),
     ),
 )  # fmt: skip
 """A run that `precollapse trajectories` makes."""

@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ..schema import RESID_POST_AFTER
 from . import information
 from .information import Information
 from .probing import contrast, probes
 from .probing.contrast import Contrast
 from .probing.rowspace import Layers
 from .probing.splits import Split
-
-AFTER = "resid_post_after_"  # arrays of states after the boundary: this, then a number of output tokens or "anchor"
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class After:
 
 def places(sites: Sequence[str]) -> list[str]:
     """The places of which a run holds states, by its sites."""
-    found = [site.removeprefix(AFTER) for site in sites if site.startswith(AFTER)]
+    found = [site.removeprefix(RESID_POST_AFTER) for site in sites if site.startswith(RESID_POST_AFTER)]
     return sorted(found, key=lambda place: (not place.isdigit(), int(place) if place.isdigit() else 0))
 
 

@@ -16,7 +16,9 @@ from typing import Any, Protocol
 import numpy as np
 import pandas as pd
 
+from ..declared import BASELINE
 from ..errors import RequestError
+from ..schema import RESID_POST_AFTER
 from . import after, dimension, options, regimes, statistics
 from .after import After
 from .dimension import Dimensionality
@@ -31,7 +33,6 @@ from .regimes import EntropyChange
 from .statistics import Interval
 
 Progress = Callable[[float, str], None]
-BASELINE = "baseline"
 # least and most of each count; more would not end in a day, and changes no digit that is shown
 _BOUNDS = (("seed", 0, 2**31), ("resamples", 1, 1_000_000), ("shuffles", 0, 100_000), ("n_splits", 0, 10_000))
 _SUBSAMPLED = 400  # items whose inner products are kept for the subsampling table
@@ -464,7 +465,7 @@ def _after(
         after.compare(
             place if place.isdigit() else anchor,
             source(site),
-            source(f"{after.AFTER}{place}"),
+            source(f"{RESID_POST_AFTER}{place}"),
             cell.states,
             settings.target,
             split,

@@ -1,171 +1,55 @@
-"""Hypotheses declared before they are tested, and the tests that were not.
+"""Tests of the hypotheses that were declared, and of the usual ones that were not.
 
-Guarantees that a verdict is given only against what a study file declared (its hash is compared with the one that the
-run recorded when it started), that a declared family is adjusted as a whole (Holm), members that could not be tested
-included, and that every other test is marked exploratory.
+Guarantees that a verdict is given only against what a file declared (its hash is compared with the one that the run
+recorded when it started), that a declared family is adjusted as a whole (Holm), members that could not be tested
+included, and that every other test is marked exploratory. What a file may declare is `declared`.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from .. import strict_yaml
-from ..errors import RequestError
+from ..declared import (
+    BASELINE,
+    RECORDED,
+    RECORDED_FILE,
+    TEXT,
+    Declaration,
+    StudyHypothesis,
+    TrajectoryHypothesis,
+    load,
+    parse,
+    recorded,
+)
 from . import statistics
-from .cells import BASELINE, Cell, RunAnalysis
+from .cells import Cell, RunAnalysis
 from .probing import contrast
-from .statistics import Interval, Test
+from .statistics import Alternative, Interval, Test
 
-RECORDED = "hypotheses_sha256"  # where a run's manifest holds the hash of the study file
-TEXT = "hypotheses"  # and where its text
+__all__ = [
+    "CAPTION",
+    "COLUMNS",
+    "RECORDED",
+    "TESTS",
+    "TEXT",
+    "deviations",
+    "evaluate",
+    "load",
+    "parse",
+    "recorded",
+    "verdicts",
+]
 
-
-@dataclass(frozen=True)
-class Hypothesis:
-    """One declared hypothesis.
-
-    Attributes
-    ----------
-    id, statement : str
-    test : str
-        Name in `TESTS`.
-    benchmark, regime, against : str
-    alternative : str
-        Direction of regime minus against (or of the value minus its null): "greater", "less" or "two-sided".
-    model : str
-        Empty: the only, or every, model.
-    family : str
-        Hypotheses of one family are adjusted together.
-    """
-
-    id: str
-    test: str
-    benchmark: str
-    regime: str
-    against: str = BASELINE
-    alternative: statistics.Alternative = "two-sided"
-    statement: str = ""
-    model: str = ""
-    family: str = "declared"
-
-
-@dataclass(frozen=True)
-class Family:
-    """A study file: hypotheses, level of the tests, the file's SHA-256, name and text."""
-
-    hypotheses: tuple[Hypothesis, ...]
-    alpha: float
-    sha256: str
-    name: str = ""
-    text: str = ""
-
-
-def load(path: str | os.PathLike[str]) -> Family:
-    """Read a study file (YAML).
-
-    It holds `hypotheses`, a list of mappings with the fields of `Hypothesis`, and optionally `alpha` (default 0.05).
-
-    Raises
-    ------
-    RequestError
-        The file is missing, is not YAML, or declares something unknown; the message names the hypothesis and the field.
-    """
-    file = Path(path)
-    try:
-        raw = file.read_bytes()
-    except OSError as error:
-        raise RequestError(f"The hypothesis file {file} cannot be read: {error.strerror or error}.") from None
-    return parse(raw, file)
-
-
-_OWN = "recorded by the run"
-"""Name of a study file of which only what the run recorded is there."""
-
-
-def recorded(manifests: Sequence[Mapping[str, Any]]) -> tuple[Family | None, str]:
-    """The study file that runs recorded when they were started, and a remark.
-
-    None without a file, or when the runs do not agree on one; the remark then says which runs differ.
-    """
-    texts = {manifest.get(TEXT) for manifest in manifests}
-    if texts <= {None}:
-        return None, ""
-    if len(texts) > 1:
-        return None, (
-            "The runs did not record the same hypothesis file, so none was tested as declared; report them apart, or name "
-            "the file with --hypotheses."
-        )
-    try:
-        return parse(str(texts.pop()).encode(), Path(_OWN)), ""
-    except RequestError as error:  # recorded by a version that read such files less strictly: the states are still good
-        return None, f"None was tested as declared: {error}"
-
-
-def parse(raw: bytes, file: Path) -> Family:
-    """A study file from its bytes; `file` is its name in messages. Raises as `load` does."""
-    content, text = strict_yaml.parse(raw, f"The hypothesis file {file}")
-    if not isinstance(content, Mapping) or not isinstance(content.get("hypotheses"), list):
-        raise RequestError(f"The hypothesis file {file} needs a list under `hypotheses`.")
-    unknown = sorted(map(str, set(content) - {"alpha", "hypotheses"}))
-    if unknown:
-        raise RequestError(f"The hypothesis file {file} has an unknown field {unknown[0]!r}; known: alpha, hypotheses.")
-    alpha = content.get("alpha", 0.05)
-    if not isinstance(alpha, int | float) or not 0 < alpha < 1:
-        raise RequestError(f"{file}: alpha is {alpha!r}; give a number between 0 and 1.")
-    if not content["hypotheses"]:
-        raise RequestError(
-            f"The hypothesis file {file} declares no hypothesis; list at least one, or leave the file out."
-        )
-    found = tuple(_hypothesis(entry, i, file) for i, entry in enumerate(content["hypotheses"]))
-    names = [h.id for h in found]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise RequestError(f"{file}: the id {twice[0]!r} is declared twice.")
-    return Family(found, float(alpha), hashlib.sha256(raw).hexdigest(), file.name, text)
-
-
-def _hypothesis(entry: Any, i: int, file: Path) -> Hypothesis:
-    where = f"{file}: hypothesis {i + 1}"
-    if not isinstance(entry, Mapping):
-        raise RequestError(f"{where} is not a mapping of fields.")
-    known = set(Hypothesis.__dataclass_fields__)
-    unknown = sorted(str(name) for name in entry if name not in known)
-    if unknown:
-        raise RequestError(f"{where} has an unknown field {unknown[0]!r}; known: {', '.join(sorted(known))}.")
-    entry = {name: value for name, value in entry.items() if value is not None and value != ""}
-    missing = [name for name in ("id", "test", "benchmark", "regime") if name not in entry]
-    if missing:
-        raise RequestError(f"{where} lacks {missing[0]!r}.")
-    for name, value in entry.items():
-        if not isinstance(value, str | int | float) or isinstance(value, bool):
-            raise RequestError(
-                f"{where}: {name} is {value!r}; give one name or text (in quotes where YAML reads it otherwise)."
-            )
-    if entry["test"] not in TESTS:
-        raise RequestError(f"{where} asks for the test {entry['test']!r}; choose one of {', '.join(TESTS)}.")
-    if entry.get("alternative", "two-sided") not in ("two-sided", "greater", "less"):
-        raise RequestError(f"{where}: alternative is {entry['alternative']!r}; choose two-sided, greater or less.")
-    given = {str(k): str(v) for k, v in entry.items()}
-    if entry["test"] == "probe_above_chance" and given.setdefault("alternative", "greater") != "greater":
-        raise RequestError(
-            f"{where}: probe_above_chance compares with shuffled labels in one direction only, found alternative "
-            f"{given['alternative']!r}; write greater, or leave it out."
-        )
-    return Hypothesis(**given)  # type: ignore[arg-type]
-
+NOT_TESTABLE = "not testable"
 
 # -- tests by name ---------------------------------------------------------------------------------------------------
 
-_Test = Callable[[Cell, Cell | None, statistics.Alternative, int], Test]
+_Test = Callable[[Cell, Cell | None, Alternative, int], Test]
 
 
 def _paired(cell: Cell, other: Cell | None, column: str) -> tuple[np.ndarray, np.ndarray] | str:
@@ -183,19 +67,19 @@ def _untested(why: str, alternative: str) -> Test:
     return Test(math.nan, math.nan, "", alternative, None, reason=why)
 
 
-def _accuracy_change(cell: Cell, other: Cell | None, alternative: statistics.Alternative, seed: int) -> Test:
+def _accuracy_change(cell: Cell, other: Cell | None, alternative: Alternative, seed: int) -> Test:
     pair = _paired(cell, other, "correct")
     return _untested(pair, alternative) if isinstance(pair, str) else statistics.mcnemar(*pair, alternative)
 
 
-def _entropy_change(cell: Cell, other: Cell | None, alternative: statistics.Alternative, seed: int) -> Test:
+def _entropy_change(cell: Cell, other: Cell | None, alternative: Alternative, seed: int) -> Test:
     pair = _paired(cell, other, "entropy_bits")
     return (
         _untested(pair, alternative) if isinstance(pair, str) else statistics.sign_flip(*pair, alternative, seed=seed)
     )
 
 
-def _entropy_predicts(cell: Cell, other: Cell | None, alternative: statistics.Alternative, seed: int) -> Test:
+def _entropy_predicts(cell: Cell, other: Cell | None, alternative: Alternative, seed: int) -> Test:
     """AUROC of -H against correctness differs from 0.5 (Mann-Whitney)."""
     from scipy import stats
 
@@ -206,12 +90,12 @@ def _entropy_predicts(cell: Cell, other: Cell | None, alternative: statistics.Al
     right, wrong = score[keep & (y == 1)], score[keep & (y == 0)]
     if not right.size or not wrong.size:
         return _untested("one class only", alternative)
-    found = stats.mannwhitneyu(right, wrong, alternative=alternative)
+    result = stats.mannwhitneyu(right, wrong, alternative=alternative)
     effect = statistics.bootstrap_auroc(y[keep], score[keep], seed=seed)
-    return Test(float(found.statistic), float(found.pvalue), "Mann-Whitney", alternative, effect)
+    return Test(float(result.statistic), float(result.pvalue), "Mann-Whitney", alternative, effect)
 
 
-def _probe_above_chance(cell: Cell, other: Cell | None, alternative: statistics.Alternative, seed: int) -> Test:
+def _probe_above_chance(cell: Cell, other: Cell | None, alternative: Alternative, seed: int) -> Test:
     """Test AUROC above that of probes refitted on permuted training labels."""
     probe = cell.probe
     if alternative != "greater":
@@ -223,7 +107,7 @@ def _probe_above_chance(cell: Cell, other: Cell | None, alternative: statistics.
     return Test(probe.test_auroc, probe.shuffle_p, "label permutation", alternative, probe.shown)
 
 
-def _probe_change(cell: Cell, other: Cell | None, alternative: statistics.Alternative, seed: int) -> Test:
+def _probe_change(cell: Cell, other: Cell | None, alternative: Alternative, seed: int) -> Test:
     """AUROC of the regime's probe minus that of the other regime's, on the same test items."""
     a, b = cell.probe, other.probe if other is not None else None
     if a is None or b is None or not a.defined or not b.defined:
@@ -238,7 +122,7 @@ def _probe_change(cell: Cell, other: Cell | None, alternative: statistics.Altern
     )
 
 
-def _known_not_said(cell: Cell, other: Cell | None, alternative: statistics.Alternative, seed: int) -> Test:
+def _known_not_said(cell: Cell, other: Cell | None, alternative: Alternative, seed: int) -> Test:
     """Accuracy of the best option before the first token minus accuracy of the emitted answer."""
     if cell.options is None:
         return _untested("free response has no options", alternative)
@@ -280,12 +164,44 @@ CAPTION = (
     "are adjusted among themselves and have no verdict."
 )
 _EXPLORATORY = ("accuracy_change", "entropy_change", "probe_above_chance", "known_not_said")
+_TWO_CELLS = ("accuracy_change", "entropy_change", "probe_change")
+"""Tests that compare a regime with another."""
+_ROW = (
+    *(
+        "declared",
+        "family",
+        "id",
+        "statement",
+        "test",
+        "model",
+        "benchmark",
+        "regime",
+        "against",
+        "alternative",
+        "method",
+    ),
+    *("effect", "effect_lower", "effect_upper", "p", "p_holm", "verdict", "reason"),
+)
 
 
 def evaluate(
-    analyses: Sequence[RunAnalysis], family: Family | None = None, manifests: Sequence[Mapping[str, Any]] = ()
+    analyses: Sequence[RunAnalysis],
+    declaration: Declaration | None = None,
+    manifests: Sequence[Mapping[str, Any]] = (),
+    trajectories: tuple[Mapping[str, float], Mapping[str, float]] | None = None,
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Test the declared hypotheses, and the usual comparisons as exploratory ones.
+    """Test the declared hypotheses, and the usual comparisons of studies as exploratory ones.
+
+    Parameters
+    ----------
+    analyses : sequence of RunAnalysis
+        Of studies.
+    declaration : Declaration, optional
+    manifests : sequence of mapping
+        Of the studies' runs.
+    trajectories : (estimates, p values), optional
+        Named numbers of a trajectory run (`TrajectoryStatistics.estimates` and `.pvalues`), for the hypotheses on
+        trajectories; without them these stay in their families untested.
 
     Returns
     -------
@@ -295,56 +211,72 @@ def evaluate(
     list of str
         Remarks: whether the runs had recorded this very file when they started.
     """
-    rows: list[dict[str, Any]] = []
+    declared: list[dict[str, Any]] = []
     remarks: list[str] = []
-    asked: set[tuple[str, str, str, str]] = set()
-    if family is not None:
-        for hypothesis in family.hypotheses:
+    if declaration is not None:
+        for hypothesis in declaration.hypotheses:
+            if isinstance(hypothesis, TrajectoryHypothesis):
+                declared.append(_trajectory_row(hypothesis, trajectories))
+                continue
             about = [a for a in analyses if hypothesis.model in ("", a.model)]
-            rows += [_row(hypothesis, a, "yes") for a in about] or [_elsewhere(hypothesis, analyses)]
-            asked |= {(hypothesis.test, a.model, hypothesis.benchmark, hypothesis.regime) for a in about}
-        remarks.append(_recorded(family, manifests))
-    declared = list(rows)
-    for key in dict.fromkeys(row["family"] for row in declared):
-        _adjust([row for row in declared if row["family"] == key], family.alpha if family else 0.05, verdicts=True)
-    explored = []
-    for analysis in analyses:
-        for cell in analysis.cells:
-            for name in _EXPLORATORY:
-                against = name in ("accuracy_change", "entropy_change", "probe_change")
-                if (name, analysis.model, cell.benchmark, cell.regime) in asked or cell.reason:
-                    continue
-                if (against and cell.regime == BASELINE) or (name == "known_not_said" and cell.options is None):
-                    continue
-                one_sided = name == "probe_above_chance"
-                hypothesis = Hypothesis(
-                    "", name, cell.benchmark, cell.regime, alternative="greater" if one_sided else "two-sided"
-                )
-                explored.append(_row(hypothesis, analysis, "exploratory"))
-    _adjust(explored, 0.05, verdicts=False)
-    return pd.DataFrame([*declared, *explored]), remarks
+            declared += [_row(hypothesis, a, "yes") for a in about] or [_elsewhere(hypothesis, analyses)]
+        remarks.append(_recorded(declaration, manifests))
+        _adjust_families(declared, declaration.alpha)
+        for row in declared:
+            row["verdict"] = _verdict(row.pop("met"), row["p"], row["p_holm"], row.pop("needs_p"), declaration.alpha)
+    tested = {(row["test"], row["model"], row["benchmark"], row["regime"]) for row in declared}
+    explored = [
+        _row(hypothesis, analysis, "exploratory")
+        for analysis in analyses
+        for hypothesis in _usual_comparisons(analysis)
+        if (hypothesis.test, analysis.model, hypothesis.benchmark, hypothesis.regime) not in tested
+    ]
+    adjusted = statistics.holm([row["p"] for row in explored]).adjusted
+    for row, p in zip(explored, adjusted, strict=True):
+        row["p_holm"] = float(p)
+        del row["met"], row["needs_p"]
+    rows = [*declared, *explored]
+    return pd.DataFrame(rows, columns=_ROW if rows else None), remarks
 
 
-def _elsewhere(hypothesis: Hypothesis, analyses: Sequence[RunAnalysis]) -> dict[str, Any]:
+def _usual_comparisons(analysis: RunAnalysis) -> list[StudyHypothesis]:
+    """What is compared in every cell with results, whether declared or not."""
+    return [
+        StudyHypothesis(
+            "",
+            test,
+            cell.benchmark,
+            cell.regime,
+            alternative="greater" if test == "probe_above_chance" else "two-sided",
+        )
+        for cell in analysis.cells
+        for test in _EXPLORATORY
+        if not cell.reason
+        and not (test in _TWO_CELLS and cell.regime == BASELINE)
+        and not (test == "known_not_said" and cell.options is None)
+    ]
+
+
+def _elsewhere(hypothesis: StudyHypothesis, analyses: Sequence[RunAnalysis]) -> dict[str, Any]:
     """A hypothesis about a model that is not in this report: it stays in its family, as one that cannot be tested."""
-    known = ", ".join(a.model for a in analyses)
-    found = _untested(f"the report holds no model {hypothesis.model!r}; it holds {known}", hypothesis.alternative)
-    return _record(hypothesis, hypothesis.model, found, "yes")
+    models = ", ".join(a.model for a in analyses)
+    test = _untested(f"the report holds no model {hypothesis.model!r}; it holds {models}", hypothesis.alternative)
+    return _record(hypothesis, hypothesis.model, test, "yes")
 
 
-def _row(hypothesis: Hypothesis, analysis: RunAnalysis, declared: str) -> dict[str, Any]:
+def _row(hypothesis: StudyHypothesis, analysis: RunAnalysis, declared: str) -> dict[str, Any]:
     cells = {(c.benchmark, c.regime): c for c in analysis.cells}
     cell = cells.get((hypothesis.benchmark, hypothesis.regime))
     other = cells.get((hypothesis.benchmark, hypothesis.against))
     if cell is None or cell.reason:
-        found = _untested(cell.reason if cell else "the runs hold no such cell", hypothesis.alternative)
+        test = _untested(cell.reason if cell else "the runs hold no such cell", hypothesis.alternative)
     else:
-        found = TESTS[hypothesis.test](cell, other, hypothesis.alternative, analysis.settings.seed)
-    return _record(hypothesis, analysis.model, found, declared)
+        test = TESTS[hypothesis.test](cell, other, hypothesis.alternative, analysis.settings.seed)
+    return _record(hypothesis, analysis.model, test, declared)
 
 
-def _record(hypothesis: Hypothesis, model: str, found: Test, declared: str) -> dict[str, Any]:
-    effect = found.effect or Interval(math.nan, math.nan, math.nan)
+def _record(hypothesis: StudyHypothesis, model: str, test: Test, declared: str) -> dict[str, Any]:
+    effect = test.effect or Interval(math.nan, math.nan, math.nan)
     return {
         "declared": declared,
         "family": hypothesis.family if declared == "yes" else "exploratory",
@@ -356,31 +288,128 @@ def _record(hypothesis: Hypothesis, model: str, found: Test, declared: str) -> d
         "regime": hypothesis.regime,
         "against": hypothesis.against,
         "alternative": hypothesis.alternative,
-        "method": found.method,
+        "method": test.method,
         "effect": effect.estimate,
         "effect_lower": effect.lower,
         "effect_upper": effect.upper,
-        "p": found.p_value,
+        "p": test.p_value,
         "p_holm": math.nan,
         "verdict": "",
-        "reason": found.reason or effect.reason,
+        "reason": test.reason or effect.reason,
+        "met": True,
+        "needs_p": True,
     }
 
 
-def _adjust(rows: list[dict[str, Any]], alpha: float, *, verdicts: bool) -> None:
-    adjusted = statistics.holm([row["p"] for row in rows], alpha)
-    for row, p, rejected in zip(rows, adjusted.adjusted, adjusted.rejected, strict=True):
-        row["p_holm"] = float(p)
-        if verdicts:
-            row["verdict"] = "not testable" if math.isnan(p) else ("supported" if rejected else "not supported")
+def _trajectory_row(
+    hypothesis: TrajectoryHypothesis, results: tuple[Mapping[str, float], Mapping[str, float]] | None
+) -> dict[str, Any]:
+    """The row of a hypothesis on trajectories among those on studies."""
+    estimates, pvalues = results or ({}, {})
+    value = estimates.get(hypothesis.estimate, math.nan)
+    return {
+        **dict.fromkeys(("model", "benchmark", "regime", "against", "alternative", "verdict"), ""),
+        **dict.fromkeys(("effect_lower", "effect_upper", "p_holm"), math.nan),
+        "declared": "yes",
+        "family": hypothesis.family,
+        "id": hypothesis.id,
+        "statement": hypothesis.statement,
+        "test": f"{hypothesis.estimate} {hypothesis.criterion}",
+        "method": hypothesis.p or "",
+        "effect": value,
+        "p": math.nan if hypothesis.p is None else pvalues.get(hypothesis.p, math.nan),
+        "reason": "" if results is not None else "it is about trajectories, which are not among these results",
+        "met": hypothesis.met(value),
+        "needs_p": hypothesis.p is not None,
+    }
 
 
-def _recorded(family: Family, manifests: Sequence[Mapping[str, Any]]) -> str:
+def _adjust_families(rows: Sequence[dict[str, Any]], alpha: float) -> None:
+    """Holm's adjustment of `p` within each `family`, into `p_holm`; rows of no family are left alone."""
+    for family in dict.fromkeys(row["family"] for row in rows if row["family"]):
+        members = [row for row in rows if row["family"] == family]
+        adjusted = statistics.holm([row["p"] for row in members], alpha).adjusted
+        for row, p in zip(members, adjusted, strict=True):
+            row["p_holm"] = float(p)
+
+
+def _verdict(
+    met: bool | None, p: float, p_holm: float, needs_p: bool, alpha: float, undefined: str = NOT_TESTABLE
+) -> str:
+    judged = p if math.isnan(p_holm) else p_holm
+    if met is None or (needs_p and not math.isfinite(judged)):
+        return undefined
+    return "supported" if met and (not needs_p or judged <= alpha) else "not supported"
+
+
+def _recorded(declaration: Declaration, manifests: Sequence[Mapping[str, Any]]) -> str:
     seen = [manifest.get(RECORDED) for manifest in manifests]
-    name = f"{family.name} (sha256 {family.sha256[:12]}…)"
-    if seen and all(value == family.sha256 for value in seen):
-        named = "" if family.name == _OWN else f"{family.name}, "
-        return f"Hypotheses: {named}recorded by the run before it started (sha256 {family.sha256[:12]}…)."
+    name = f"{declaration.name} (sha256 {declaration.sha256[:12]}…)"
+    if seen and all(value == declaration.sha256 for value in seen):
+        named = "" if declaration.name == RECORDED_FILE else f"{declaration.name}, "
+        return f"Hypotheses: {named}recorded by the run before it started (sha256 {declaration.sha256[:12]}…)."
     if any(seen):
         return f"Hypotheses: {name} is not the file that the run recorded when it started: treat them as not declared."
     return f"Hypotheses: {name}; the run recorded no hypothesis file, so when they were declared is not known."
+
+
+# -- trajectories ----------------------------------------------------------------------------------------------------
+
+
+def verdicts(
+    declaration: Declaration,
+    estimates: Mapping[str, float],
+    pvalues: Mapping[str, float],
+    study_pvalues: Mapping[str, float] | None = None,
+) -> pd.DataFrame:
+    """Each hypothesis on trajectories against the results.
+
+    Parameters
+    ----------
+    declaration : Declaration
+    estimates, pvalues : mapping of str to float
+        See `TrajectoryStatistics.estimates` and `.pvalues`.
+    study_pvalues : mapping of str to float, optional
+        p values, by id, of the hypotheses on studies that share a family with those on trajectories. One that is not
+        given stays in its family untested, as p = 1.
+
+    Returns
+    -------
+    DataFrame
+        name, text, estimate, value, criterion, p, p_holm, verdict: "supported", "not supported" or "undefined".
+    """
+    rows: list[dict[str, Any]] = []
+    for hypothesis in declaration.on_trajectories:
+        rows.append(
+            {
+                "name": hypothesis.id, "text": hypothesis.statement, "estimate": hypothesis.estimate,
+                "value": estimates[hypothesis.estimate], "criterion": hypothesis.criterion,
+                "p": math.nan if hypothesis.p is None else pvalues[hypothesis.p], "p_holm": math.nan,
+                "family": hypothesis.family,
+            }
+        )  # fmt: skip
+    given = study_pvalues or {}
+    others = [{"p": given.get(h.id, math.nan), "family": h.family} for h in declaration.on_studies]
+    _adjust_families([*rows, *others], declaration.alpha)
+    for row, hypothesis in zip(rows, declaration.on_trajectories, strict=True):
+        del row["family"]
+        row["verdict"] = _verdict(
+            hypothesis.met(row["value"]),
+            row["p"],
+            row["p_holm"],
+            hypothesis.p is not None,
+            declaration.alpha,
+            "undefined",
+        )
+    return pd.DataFrame(rows)
+
+
+def deviations(declaration: Declaration, settings: Mapping[str, Any]) -> list[str]:
+    """One line for each declared protocol setting that the run did not follow, or does not know."""
+    lines = []
+    for name, wanted in declaration.protocol.items():
+        if name not in settings:
+            lines.append(f"{name}: declared {wanted!r}, but the run has no such setting")
+        elif settings[name] != wanted and [settings[name]] != wanted:
+            lines.append(f"{name}: declared {wanted!r}, run with {settings[name]!r}")
+    return lines

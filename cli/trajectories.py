@@ -94,10 +94,11 @@ def add_trajectories(commands: Any) -> None:
     p.add_argument("--residual", action="store_true", help="keep the residual stream at every forced boundary")
     p.add_argument("--epsilon", type=float, default=0.01, help="of the monotone flag, in nats (default: 0.01)")
     p.add_argument(
-        "--preregistration",
+        "--hypotheses",
         metavar="FILE.yaml",
-        help="hypotheses, criteria and exclusions, hashed into the run before generation starts",
+        help="hypotheses declared beforehand; the file is recorded in the run before it starts, and report tests them",
     )
+    p.add_argument("--preregistration", metavar="FILE.yaml", help="an earlier name of --hypotheses")
     p.add_argument("--dtype", default="auto", help="auto, float32, bfloat16, float16 or float64")
     p.add_argument("--device", help="torch device (default: the first GPU, else the CPU)")
     p.add_argument("--revision", help="Hub revision of the model")
@@ -145,6 +146,7 @@ def _trajectories(a: argparse.Namespace) -> int:
         tie=a.tie,
         residual=a.residual,
         epsilon=a.epsilon,
+        hypotheses=a.hypotheses,
         preregistration=a.preregistration,
         dtype=a.dtype,
         device=a.device,

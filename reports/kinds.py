@@ -158,7 +158,7 @@ def report_kind(runs: Sequence[Any]) -> ReportKind:
 
 
 def _study(request: ReportRequest) -> FinishedReport:
-    from ..analysis import hypotheses
+    from .. import declared
     from ..analysis.cells import Settings
     from .study import write_report
 
@@ -178,7 +178,7 @@ def _study(request: ReportRequest) -> FinishedReport:
         request.runs,
         request.out,
         settings=settings,
-        hypotheses=None if chosen["hypotheses"] is None else hypotheses.load(chosen["hypotheses"]),
+        hypotheses=None if chosen["hypotheses"] is None else declared.load(chosen["hypotheses"]),
         progress=request.progress,
         command=request.command,
     )

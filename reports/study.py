@@ -16,9 +16,9 @@ from typing import Any
 import pandas as pd
 
 from ..analysis import cells
-from ..analysis import hypotheses as declared
+from ..analysis import hypotheses as testing
 from ..analysis.cells import RunAnalysis, RunLike, Settings
-from ..analysis.hypotheses import Family
+from ..declared import Declaration
 from ..errors import RequestError
 from ..layers import layer_text
 from . import page, tables
@@ -184,7 +184,7 @@ def write_report(
     seed: int = 0,
     progress: Progress | None = None,
     settings: Settings | None = None,
-    hypotheses: Family | None = None,
+    hypotheses: Declaration | None = None,
     command: str | None = None,
     names: Sequence[str] | None = None,
 ) -> Report:
@@ -198,8 +198,8 @@ def write_report(
         Used when `settings` is not given.
     progress : callable (fraction done 0..1, what is being done), optional
     settings : Settings, optional
-    hypotheses : Family, optional
-        Hypotheses declared beforehand (see `hypotheses.load`); default those that the runs recorded when they were started.
+    hypotheses : Declaration, optional
+        Hypotheses declared beforehand (see `declared.load`); default those that the runs recorded when they were started.
     command : str, optional
         The command that made the report, named under every figure.
     names : optional
@@ -245,13 +245,13 @@ def write_report(
 def build(
     analyses: Sequence[RunAnalysis],
     command: str = "precollapse report",
-    family: Family | None = None,
+    declaration: Declaration | None = None,
     runs: Sequence[RunLike] = (),
 ) -> Report:
     """A report from analyses made beforehand; nothing is written."""
     manifests = [dict(run.manifest) for run in runs]
-    recorded, remark = (family, "") if family is not None else declared.recorded(manifests)
-    tests, remarks = declared.evaluate(analyses, recorded, manifests)
+    recorded, remark = (declaration, "") if declaration is not None else testing.recorded(manifests)
+    tests, remarks = testing.evaluate(analyses, recorded, manifests)
     remarks += [remark] if remark else []
     robustness = tables.robustness_table(analyses)
     predictors = tables.predictors_table(analyses)

@@ -1,7 +1,7 @@
 """The report of a trajectory run: every statistic with every choice it hangs on, as Markdown, CSV, JSON and one HTML page.
 
 Guarantees that results stand under both outcome definitions, that what the protocol did to the chains (truncation, caps, merged
-units, missing points) comes first, that the registration's digest is the one the run was started with, and that a missing
+units, missing points) comes first, that the digest of the declared hypotheses is the one the run was started with, and that a missing
 value is printed as missing with its reason.
 """
 
@@ -15,8 +15,9 @@ from typing import Any
 
 import pandas as pd
 
+from .. import declared
 from ..analysis.trajectories import tables
-from ..analysis.trajectories.preregistration import Preregistration, parse_preregistration
+from ..declared import Declaration
 from ..errors import RequestError
 from ..store import Run
 from . import page
@@ -147,7 +148,7 @@ def _benchmark(
     tie: str,
     resamples: int,
     seed: int,
-    registered: Preregistration | None,
+    registered: Declaration | None,
     others: Mapping[str, Run],
 ) -> None:
     """All parts about one benchmark. Benchmarks are never pooled: they differ in difficulty and in length of chains, so the
@@ -174,16 +175,13 @@ def _benchmark(
         draft.add(drawing)
 
 
-def _registered(run: Run) -> Preregistration | None:
-    entry = run.manifest.get("preregistration")
-    if not entry:
-        return None
-    declared = parse_preregistration(entry["text"], "the run's preregistration")
-    if declared.sha256 != run.config.get("preregistration"):
+def _registered(run: Run) -> Declaration | None:
+    declaration = declared.of_manifest(run.manifest)
+    if declaration is not None and declaration.sha256 != run.config.get(declared.TRAJECTORY_SETTING):
         raise RequestError(
-            f"the preregistration kept in {run.path} is not the one it was started with; its manifest was changed"
+            f"The hypotheses kept in {run.path} are not those it was started with; its manifest was changed."
         )
-    return declared
+    return declaration
 
 
 def _files(draft: Draft, document: Document, values: Mapping[str, Any]) -> dict[str, str | bytes]:

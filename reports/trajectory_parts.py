@@ -13,8 +13,9 @@ from typing import Any
 
 import pandas as pd
 
+from .. import declared
+from ..analysis.hypotheses import deviations, verdicts
 from ..analysis.trajectories import tables
-from ..analysis.trajectories.preregistration import OUTCOMES, Preregistration, deviations, verdicts
 from ..analysis.trajectories.statistics import (
     EPSILONS,
     TrajectoryStatistics,
@@ -25,6 +26,7 @@ from ..analysis.trajectories.statistics import (
     trajectory_statistics,
     usable,
 )
+from ..declared import OUTCOMES, Declaration
 from ..store import Run
 from .figures.trajectories import completion_plan, plans
 from .tables.texts import between, p_value, percent
@@ -66,7 +68,7 @@ def protocol_part(draft: Draft, run: Run, epsilon: float, tie: str) -> None:
             f"the answer at the last prefix (ties: {tie}) and the chain's own answer; results stand under both",
         ),
         ("seed", c["seed"]),
-        ("preregistration", c.get("preregistration") or "none"),
+        ("hypotheses", c.get(declared.TRAJECTORY_SETTING) or "none"),
     ]
     failed = run.failed_cells
     rows += [("failed", f"{benchmark}: {reason}") for (benchmark, _), reason in failed.items()]
@@ -106,7 +108,7 @@ def measure_part(
     epsilon: float,
     resamples: int,
     seed: int,
-    registered: Preregistration | None,
+    registered: Declaration | None,
 ) -> None:
     """Every statistic of one measure (sampled or forced), under both outcomes."""
     same = tables.agreement(table)
@@ -137,16 +139,14 @@ def measure_part(
         draft.table(f"{name}_early_exit", early_exit_table(h, y, epsilon))
         pvalues = statistics.pvalues()
         if registered is None:
-            draft.say("Holm's adjustment over a default family (nothing was preregistered):")
+            draft.say("Holm's adjustment over a default family (nothing was declared):")
             draft.table(f"{name}_family", family(pvalues, [n for n in DEFAULT_FAMILY if n in pvalues]))
         else:
             differing = deviations(registered, {**run.config, "epsilon": epsilon, **_planned(run)})
-            draft.say(f"Preregistration {registered.sha256[:16]}: {registered.title}")
+            draft.say(f"Hypotheses declared before the run, sha256 {registered.sha256[:16]}: {registered.title}")
             if outcome != OUTCOMES[registered.outcome]:
                 meant = tables.OUTCOMES[OUTCOMES[registered.outcome]]
-                draft.say(
-                    f"Exploratory: the registration is about the other outcome, {meant}; these are not its verdicts."
-                )
+                draft.say(f"Exploratory: the file is about the other outcome, {meant}; these are not its verdicts.")
             draft.table(f"{name}_verdicts", verdicts(registered, statistics.estimates(), pvalues))
             draft.say("Deviations: " + ("; ".join(differing) if differing else "none.") + _early(run))
             draft.value(f"{name}_deviations", differing)

@@ -8,6 +8,7 @@ import json
 import math
 import tarfile
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,8 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from precollapse.analysis.trajectories import preregistration as registration
+from precollapse import declared
+from precollapse.analysis import hypotheses
 from precollapse.analysis.trajectories import shapes as t
 from precollapse.analysis.trajectories import statistics as ts
 from precollapse.analysis.trajectories.public import chain_table, load_distributions, load_texts
@@ -310,21 +312,23 @@ family: [H1, H3]
 """
 
 
+def _declaration(text):
+    return declared.parse(text.encode(), Path("registration.yaml"))
+
+
 def test_verdicts_follow_criterion_and_holm():
-    declared = registration.parse_preregistration(DECLARED)
+    declared = _declaration(DECLARED)
     estimates = {"gap_points": 5.0, "spearman_coherence": 0.1, "auroc_final": math.nan}
-    rows = registration.verdicts(declared, estimates, {"fisher_greater": 0.04, "spearman_final": 0.001}).set_index(
-        "name"
-    )
+    rows = hypotheses.verdicts(declared, estimates, {"fisher_greater": 0.04, "spearman_final": 0.001}).set_index("name")
     assert rows["verdict"].to_dict() == {"H1": "supported", "H2": "not supported", "H3": "undefined"}
-    rows = registration.verdicts(declared, estimates, {"fisher_greater": 0.04, "spearman_final": 0.9}).set_index("name")
+    rows = hypotheses.verdicts(declared, estimates, {"fisher_greater": 0.04, "spearman_final": 0.9}).set_index("name")
     assert rows.at["H1", "p_holm"] == pytest.approx(0.08) and rows.at["H1", "verdict"] == "not supported"
 
 
 def test_deviations_are_listed():
-    declared = registration.parse_preregistration(DECLARED)
-    assert registration.deviations(declared, {"rule": "blank-line", "m": 5, "epsilon": 0.01}) == []
-    assert registration.deviations(declared, {"rule": "sentence", "m": 5}) == [
+    declared = _declaration(DECLARED)
+    assert hypotheses.deviations(declared, {"rule": "blank-line", "m": 5, "epsilon": 0.01}) == []
+    assert hypotheses.deviations(declared, {"rule": "sentence", "m": 5}) == [
         "rule: declared 'blank-line', run with 'sentence'",
         "epsilon: declared 0.01, but the run has no such setting",
     ]
@@ -333,15 +337,15 @@ def test_deviations_are_listed():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("title: shape", "titel: shape"), "unknown keys titel"),
+        (("title: shape", "titel: shape"), "unknown field 'titel'"),
         (('criterion: "> 0"', 'criterion: "positive"'), "criterion"),
         (("family: [H1, H3]", "family: [H1, H2]"), "family"),
         (("title: shape", "exclusions: [outliers]"), "exclusion"),
         (("name: H2", "name: H1"), "twice"),
         (("hypotheses:", "hypotheses: [\n"), "YAML"),
-        (("hypotheses:", "hypotheses: []\nrest:"), "at least one entry"),
+        (("hypotheses:", "hypotheses: []\nrest:"), "list at least one"),
         (("title: shape", "title: shape\ntitle: other"), "'title' appears twice"),
-        (("title: shape", "alpha: often"), "alpha 'often'"),
+        (("title: shape", "alpha: often"), "alpha is 'often'"),
         (("title: shape", "outcome: best"), "outcome 'best'"),
         (("title: shape", "exclusions: 3"), "exclusions is 3"),
         (("{rule: blank-line, m: 5, epsilon: 0.01}", "blank-line"), "protocol is 'blank-line'"),
@@ -352,7 +356,7 @@ def test_deviations_are_listed():
 )
 def test_a_registration_that_cannot_be_followed_is_refused(change, message):
     with pytest.raises(RequestError, match=message):
-        registration.parse_preregistration(DECLARED.replace(*change))
+        _declaration(DECLARED.replace(*change))
 
 
 def test_every_name_that_a_registration_may_use_is_computed():
@@ -366,8 +370,8 @@ def test_every_name_that_a_registration_may_use_is_computed():
     assert all(math.isfinite(v) for name, v in found.estimates().items() if "max_violation" not in name)
     one = ts.trajectory_statistics(table.assign(correct=True, confidence=math.nan), resamples=10)  # nothing to compare
     assert set(one.estimates()) == set(ts.ESTIMATES) and math.isnan(one.estimates()["aurc_confidence"])
-    declared = registration.parse_preregistration(DECLARED)
-    verdict = registration.verdicts(declared, one.estimates(), one.pvalues()).set_index("name")["verdict"]
+    declared = _declaration(DECLARED)
+    verdict = hypotheses.verdicts(declared, one.estimates(), one.pvalues()).set_index("name")["verdict"]
     assert verdict.to_dict() == {"H1": "not supported", "H2": "undefined", "H3": "undefined"}
 
 

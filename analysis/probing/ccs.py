@@ -21,9 +21,9 @@ from .. import statistics
 from ..statistics import Interval
 from ..threads import single_threaded
 from . import splits
-from .probes import Target
 from .rowspace import Layers
 from .splits import Split
+from .targets import Target
 
 
 @dataclass(frozen=True)

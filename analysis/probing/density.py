@@ -19,9 +19,9 @@ from .. import statistics
 from ..statistics import Interval
 from ..threads import single_threaded
 from . import rowspace, splits
-from .probes import Parts, Target
 from .rowspace import Layers, Products
 from .splits import Split
+from .targets import Parts, Target
 
 
 @dataclass(frozen=True)

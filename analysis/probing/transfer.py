@@ -17,10 +17,12 @@ import pandas as pd
 from ...errors import RequestError
 from .. import statistics
 from ..statistics import Interval
-from . import probes, rowspace, splits
-from .probes import Parts, Target
+from . import rowspace, splits
+from .fits import fitted_scores
+from .kinds import get_probe
 from .rowspace import Layers, Products, Request
 from .splits import Split
+from .targets import Parts, Target
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ def transfer_matrix(
     chosen = split if split is not None else splits.split_items(target.items, kinds, seed=seed)
     parts = parts_by_group(target, groups, chosen)
     usable = [name for name in names if parts[name].train.size]
-    norms = probes.get_probe(probe).norms
+    norms = get_probe(probe).norms
     requests = [Request(target.rows, target.rows[parts[name].train], norms) for name in usable]
     found = rowspace.summed(source, requests)
     return from_products(
@@ -149,7 +151,7 @@ def from_products(
         if labels.size == 0 or labels.min() == labels.max():
             why[name] = f"one class in the training items of {name} ({int(labels.sum())} of {labels.size} positive)"
             continue
-        scores[name], why[name] = probes.fitted_scores(products[name], target, parts[name], probe, seed)
+        scores[name], why[name] = fitted_scores(products[name], target, parts[name], probe, seed)
     frames = {key: pd.DataFrame(np.nan, names, names) for key in ("auroc", "lower", "upper")}
     reason = pd.DataFrame("", names, names, dtype=object)
     loss = pd.DataFrame(None, names, names, dtype=object)

@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats as scipy_stats
 
+from ...declared import CORRELATED, ESTIMATES, LOGISTIC_TERMS, PVALUES, SCORES
 from ...errors import RequestError
 from .. import selective
 from ..statistics import (
@@ -38,22 +39,8 @@ from .shapes import attainable_steps, early_exit, shape
 EPSILONS = (0.0, 0.01, 0.05, 0.10)
 _MOST_ANSWERS = 20  # the lattice of attainable steps grows like the square of the partitions of m
 COVERAGE = 0.737
-SCORES = ("monotone", "violations", "final", "coherence", "confidence")
 _SIGN = {"monotone": 1.0, "violations": -1.0, "final": -1.0, "coherence": 1.0, "confidence": 1.0}
 _METHOD = "percentile bootstrap over problems"
-_CORRELATED = {"violations": (0, 1), "coherence": (0, 1), "final": (0, 1), "max_violation": (0,)}
-"""Measures that are correlated with the outcome, and with how many variables (the length) held fixed."""
-_TERMS = ("monotone", "length", "final")
-_SPEARMAN = tuple(f"spearman_{m}{'_given_length' * c}" for m, controls in _CORRELATED.items() for c in controls)
-PVALUES = ("fisher_greater", "fisher_two_sided", *_SPEARMAN, *(f"logistic_{term}" for term in _TERMS))
-"""Every p value that a registration may name."""
-ESTIMATES = (
-    *("gap_points", "gap_points_lower", "odds_ratio", "coverage", "accuracy_monotone", "accuracy_other", "accuracy"),
-    *_SPEARMAN,
-    *(f"auroc_{score}" for score in SCORES),
-    *(f"{area}_{score}" for area in ("aurc", "aurc_truncated") for score in (*SCORES, "oracle", "random")),
-)
-"""Every estimate that a registration may name."""
 
 
 @dataclass(frozen=True)
@@ -423,7 +410,7 @@ def _correlations(
 ) -> pd.DataFrame:
     outcome, length = y.astype(np.float64), kept["length"].to_numpy()
     rows = []
-    for measure, held in _CORRELATED.items():
+    for measure, held in CORRELATED.items():
         values = kept[measure].to_numpy()
         known = np.flatnonzero(np.isfinite(values))
         for controls in held:
@@ -451,7 +438,7 @@ def _logistic(kept: pd.DataFrame, y: np.ndarray, problems: np.ndarray, level: fl
     """Outcome on flag, length and final entropy, each in standard deviations; errors clustered by problem where they repeat."""
     import statsmodels.api as sm
 
-    terms = list(_TERMS)
+    terms = list(LOGISTIC_TERMS)
     x = kept[terms].astype("float64").to_numpy()
     spread = x.std(axis=0)
     usable_terms = [t for t, s in zip(terms, spread, strict=True) if s > 0]

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ... import checks
-from ...analysis import hypotheses as declared
+from ... import checks, declared
 from ...errors import RequestError
 from .. import benchmarks, prompts
 from . import after
@@ -63,7 +62,7 @@ class StudyConfig:
         Places after the boundary at which resid_post is kept too: numbers of output tokens, and at most one anchor text, such as
         `####`, looked for in the output.
     hypotheses : path, optional
-        YAML file of hypotheses (see `analysis.hypotheses.load`), recorded in the run before it starts.
+        YAML file of hypotheses (see `declared.load`), recorded in the run before it starts.
     moments : bool
         Keep streaming mean and covariance of resid_post per cell and layer.
     store_dtype : {"auto", "float32", "float16", "bfloat16"}
@@ -128,17 +127,21 @@ class StudyConfig:
             )
         resolve(self)
 
-    def declared_hypotheses(self) -> declared.Family | None:
+    def declared_hypotheses(self) -> declared.Declaration | None:
         """The declared hypotheses, checked against the study's benchmarks and regimes; None without a file."""
         if self.hypotheses is None:
             return None
-        family = declared.load(self.hypotheses)
-        for h in family.hypotheses:
+        declaration = declared.load(self.hypotheses)
+        if not declaration.on_studies:
+            raise RequestError(
+                f"The hypothesis file {self.hypotheses} declares none on a study (with `test`, `benchmark` and `regime`); give it to `precollapse trajectories`, or add one."
+            )
+        for h in declaration.on_studies:
             if h.benchmark not in self.benchmarks or not {h.regime, h.against} <= {*self.regimes, declared.BASELINE}:
                 raise RequestError(
                     f"hypothesis {h.id} is about {h.benchmark}, {h.regime} against {h.against}, which this study does not run; it runs {', '.join(self.benchmarks)} under {', '.join(self.regimes)}"
                 )
-        return family
+        return declaration
 
 
 @dataclass(frozen=True)
@@ -152,14 +155,14 @@ class ResolvedStudy:
         The study's regimes, in its order.
     caps : dict of str to int
         Cap on output tokens by regime; empty when nothing is generated.
-    declaration : Family or None
+    declaration : Declaration or None
         The declared hypotheses.
     """
 
     config: StudyConfig
     regimes: Mapping[str, prompts.Regime]
     caps: Mapping[str, int]
-    declaration: declared.Family | None
+    declaration: declared.Declaration | None
 
 
 def resolve(config: StudyConfig) -> ResolvedStudy:

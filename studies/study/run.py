@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ... import schema, store
-from ...analysis import hypotheses
+from ... import declared, schema, store
 from ...hooks import Extractor
 from .. import runner
 from ..models import ModelRequest
@@ -103,7 +102,7 @@ class Study:
             **configs.settings(self.config),
             "batch_tokens": self.model.token_budget,
             "max_new_tokens": dict(self.resolved.caps),
-            hypotheses.RECORDED: None if declaration is None else declaration.sha256,
+            declared.RECORDED: None if declaration is None else declaration.sha256,
             **identities(self.resolved, self.work),
         }
 
@@ -165,10 +164,5 @@ class Study:
             "regimes": list(config.regimes),
             "max_new_tokens": dict(self.resolved.caps) if config.generate else None,
             "decoding": "greedy" if config.generate else None,
-            **_declared(self.resolved),
+            **declared.manifest_entries(self.resolved.declaration),
         }
-
-
-def _declared(study: ResolvedStudy) -> dict[str, Any]:
-    family = study.declaration
-    return {} if family is None else {hypotheses.RECORDED: family.sha256, hypotheses.TEXT: family.text}

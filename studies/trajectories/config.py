@@ -1,20 +1,20 @@
 """The settings of a trajectory study, checked before anything is loaded.
 
-Guarantees that every setting that decides a number enters the run's configuration and so its hash, the preregistration file
-included: a run cannot be continued under another protocol, nor a registration be edited after generation started. The
-registration is read once for a run, so that what a run records is what was checked.
+Guarantees that every setting that decides a number enters the run's configuration and so its hash, the file of hypotheses
+included: a run cannot be continued under another protocol, nor a declaration be edited after generation started. The
+file is read once for a run, so that what a run records is what was checked.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ... import checks
-from ...analysis.trajectories.preregistration import Preregistration, load_preregistration
+from ... import checks, declared
 from ...analysis.trajectories.shapes import TIE_RULES
 from ...errors import RequestError
 from .. import benchmarks
@@ -71,7 +71,10 @@ class TrajectoryConfig:
         Of the monotone flag, in nats.
     tie : str
         How a tie for the majority answer is resolved (`analysis.trajectories.TIE_RULES`).
+    hypotheses : path, optional
+        YAML file of hypotheses (see `declared.load`), recorded in the run before it starts.
     preregistration : path, optional
+        An earlier name of `hypotheses`; a warning says so.
     dtype, device, revision
         As in `Extractor.from_pretrained`.
     shard_size : int
@@ -105,11 +108,12 @@ class TrajectoryConfig:
     residual: bool = False
     epsilon: float = 0.01
     tie: str = "first"
-    preregistration: str | Path | None = None
+    hypotheses: str | Path | None = None
     dtype: str = "auto"
     device: str | None = None
     revision: str | None = None
     shard_size: int = 4
+    preregistration: str | Path | None = None
 
     def __post_init__(self) -> None:
         for name in ("benchmarks", "measures", "anchors", "options"):
@@ -151,14 +155,40 @@ class TrajectoryConfig:
         object.__setattr__(self, "shard_size", checks.whole("shard_size", self.shard_size, least=1))
         if self.options is not None and len(self.options) < 2:
             raise RequestError(f"at least two options are needed, found {', '.join(self.options)}")
+        if self.preregistration is not None:
+            if self.hypotheses is not None:
+                raise RequestError(
+                    "Both hypotheses and preregistration were given, which mean the same; give hypotheses alone."
+                )
+            warnings.warn("preregistration is called hypotheses now (--hypotheses FILE.yaml).", stacklevel=3)
+            object.__setattr__(self, "hypotheses", self.preregistration)
+            object.__setattr__(self, "preregistration", None)
         self.declared_hypotheses()
 
-    def declared_hypotheses(self) -> Preregistration | None:
-        """The preregistration, read and checked; None without one (RequestError where it is malformed)."""
-        return None if self.preregistration is None else load_preregistration(self.preregistration)
+    def declared_hypotheses(self) -> declared.Declaration | None:
+        """The declared hypotheses, of which some must be on trajectories; None without a file."""
+        if self.hypotheses is None:
+            return None
+        declaration = declared.load(self.hypotheses)
+        if not declaration.on_trajectories:
+            raise RequestError(
+                f"The hypothesis file {self.hypotheses} declares none on trajectories (with `estimate` and `criterion`); give it to `precollapse run`, or add one."
+            )
+        return declaration
 
 
-_NOT_NUMBERS = ("out", "items", "chains", "device", "model", "preregistration", "shard_size", "epsilon", "tie")
+_NOT_NUMBERS = (
+    "out",
+    "items",
+    "chains",
+    "device",
+    "model",
+    "hypotheses",
+    "preregistration",
+    "shard_size",
+    "epsilon",
+    "tie",
+)
 """Settings that no stored number depends on, or that enter through what they stand for."""
 
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ... import schema, store
-from ...analysis.trajectories.preregistration import Preregistration
+from ... import declared, schema, store
 from ...hooks import Extractor
 from ...hooks.decoding.continuations import decoding_for
 from ...hooks.decoding.tree import method_for
@@ -60,7 +59,7 @@ class Trajectories:
     Attributes
     ----------
     config : TrajectoryConfig
-    declaration : Preregistration or None
+    declaration : Declaration or None
         The declared hypotheses.
     work : tuple of Work
         In plan order.
@@ -69,7 +68,7 @@ class Trajectories:
     """
 
     config: TrajectoryConfig
-    declaration: Preregistration | None
+    declaration: declared.Declaration | None
     work: tuple[Work, ...]
     chain_digests: Mapping[str, str]
     unit: str = "chain"
@@ -102,7 +101,7 @@ class Trajectories:
             **configs.settings(self.config),
             "items": identity(self.work),
             "chains": dict(self.chain_digests),
-            "preregistration": None if self.declaration is None else self.declaration.sha256,
+            declared.TRAJECTORY_SETTING: None if self.declaration is None else self.declaration.sha256,
         }
 
     def defaults(self) -> dict[str, Any]:
@@ -133,7 +132,5 @@ class Trajectories:
             "forced_method": {"name": tree.name, "reason": tree.reason},
             "sampling_method": {"name": decoding.name, "reason": decoding.reason},
             "analysis": {"epsilon": config.epsilon, "tie": config.tie},
-            "preregistration": (
-                None if declaration is None else {"sha256": declaration.sha256, "text": declaration.source}
-            ),
+            **declared.manifest_entries(declaration),
         }
