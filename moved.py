@@ -81,6 +81,7 @@ MOVED = {
     "studies.run_model": "studies.models",
     "studies.segmentation": "studies.trajectories.segmentation",
     "studies.shared_prefix": "hooks.decoding.continuations",
+    "studies.steer": "studies.steering",
     "studies.steer_report": "reports.steering",
     "studies.trajectory_config": "studies.trajectories.config",
     "studies.trajectory_shards": "studies.trajectories.shards",

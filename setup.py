@@ -86,6 +86,7 @@ setup(
         "precollapse.store.reading",
         "precollapse.studies",
         "precollapse.studies.grading",
+        "precollapse.studies.steering",
         "precollapse.studies.study",
         "precollapse.studies.trajectories",
         "precollapse.analysis",

@@ -20,4 +20,4 @@ def __getattr__(name: str) -> Any:
     """`steering_vector` learns from a run, which is no business of this folder; its public name is here."""
     if name != "steering_vector":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_module("..studies.steering_vectors", __name__).steering_vector
+    return import_module("..studies.steering.vectors", __name__).steering_vector

@@ -6,10 +6,10 @@ from importlib import import_module
 from typing import Any
 
 _LAZY = {
-    "SteerConfig": ".steer",
+    "SteerConfig": ".steering.config",
     "StudyConfig": ".study.config",
     "TrajectoryConfig": ".trajectories.config",
-    "run_steer": ".steer",
+    "run_steer": ".steering.run",
     "run_study": ".study.run",
     "run_trajectories": ".trajectories.run",
 }

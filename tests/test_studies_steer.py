@@ -20,7 +20,7 @@ from precollapse.errors import RequestError
 from precollapse.hooks import Extractor, SteeringVector, steering_vector
 from precollapse.hooks.decoding.greedy import continue_greedily
 from precollapse.studies.config import StudyConfig
-from precollapse.studies.steer import SteerConfig, run_steer, save
+from precollapse.studies.steering import SteerConfig, run_steer, save
 from precollapse.studies.study import run_study
 
 D = 12

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from ..analysis.directions import learn_direction
-from ..hooks.steering import SteeringVector
+from ...analysis.directions import learn_direction
+from ...hooks.steering import SteeringVector
 
 
 def steering_vector(
