@@ -58,7 +58,7 @@ def add_steer(commands: Any) -> None:
 def _steer(a: argparse.Namespace) -> int:
     quiet_libraries()
     from ..reports.output_folder import writable_folder
-    from ..studies.steer import SteerConfig, run_steer, save
+    from ..studies.steering import SteerConfig, run_steer, save
 
     config = SteerConfig(
         run=a.run,

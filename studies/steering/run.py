@@ -17,7 +17,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from ... import schema, store
-from ...analysis.directions import LinearProbe, item_names
+from ...analysis.directions import item_names
 from ...analysis.dose_response import dose_response, slopes
 from ...errors import RequestError
 from ...hooks import Extractor
@@ -93,15 +93,22 @@ def run_steer(config: SteerConfig, *, progress: bool = True, extractor: Extracto
     summary = {
         "run": os.path.basename(str(run.path).rstrip("/")),
         "model": capture["model"],
-        **_of_vector(vector),
+        "site": vector.site,
+        "layer": vector.layer,
         "mode": config.mode,
         "positions": config.positions if isinstance(config.positions, str) else list(config.positions),
+        "target": vector.target,
+        "method": vector.method,
+        "vector_norm": vector.norm,
+        "median_state_norm": vector.provenance.get("median_state_norm"),
         "held_out_states": len(states),
         "held_out_items": len(set(item_names(states))),
         "controls": config.controls,
         "generated": bool(wants_text),
         "probe_layer": layer,
-        **_of_probe(probe),
+        "probe_train_auroc": probe.train_auroc,
+        "probe_validation_auroc": probe.validation_auroc,
+        "probe_note": probe.note,
         "baseline_entropy_drift_bits": drift,
         **settings,
         "provenance": dict(vector.provenance),
@@ -120,25 +127,6 @@ def _study(config: SteerConfig) -> store.Run:
             f"{run.path} is not a study (it is {description}), so it does not say which model and prompts to steer: give the run that `precollapse run` made"
         )
     return run
-
-
-def _of_vector(vector: SteeringVector) -> dict[str, Any]:
-    return {
-        "site": vector.site,
-        "layer": vector.layer,
-        "target": vector.target,
-        "method": vector.method,
-        "vector_norm": vector.norm,
-        "median_state_norm": vector.provenance.get("median_state_norm"),
-    }
-
-
-def _of_probe(probe: LinearProbe) -> dict[str, Any]:
-    return {
-        "probe_train_auroc": probe.train_auroc,
-        "probe_validation_auroc": probe.validation_auroc,
-        "probe_note": probe.note,
-    }
 
 
 def _doses(config: SteerConfig, vector: SteeringVector) -> dict[tuple[str, float], Steering]:
