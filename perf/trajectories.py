@@ -25,8 +25,8 @@ from precollapse.hooks import Extractor
 from precollapse.hooks.decoding.continuations import decoding_for
 from precollapse.hooks.decoding.steps import cache_of
 from precollapse.hooks.decoding.tree import method_for
+from precollapse.studies.trajectories import ANCHOR, forced_answers
 from precollapse.studies.trajectories.chains import sample_continuations
-from precollapse.studies.trajectories.forced import ANCHOR, forced_answers
 from precollapse.studies.trajectories.segmentation import segment, to_tokens, token_ends_of_text
 
 CLOCK = time.perf_counter

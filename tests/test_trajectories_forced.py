@@ -14,7 +14,7 @@ import transformers as tf
 
 from precollapse.errors import RequestError
 from precollapse.studies import trajectories
-from precollapse.studies.trajectories.forced import _alone, answer_forms
+from precollapse.studies.trajectories.answers import answer_forms, logprob_alone
 from precollapse.tests.conftest import byte_tokenizer
 
 VOCAB = 264
@@ -114,7 +114,7 @@ def test_an_answer_that_another_begins_with_counts_only_what_does_not_go_on_to_i
 
 def test_answers_that_begin_alike_exclude_each_other_when_the_model_is_sure():
     known = {(1,): math.log(0.8), (1, 2): math.log(0.8), (3,): math.log(0.2)}
-    left = [math.exp(_alone(form, known)) for form in known]
+    left = [math.exp(logprob_alone(form, known)) for form in known]
     assert left[0] < 1e-6 and left[1:] == pytest.approx([0.8, 0.2]) and sum(left) <= 1 + 1e-6
 
 

@@ -10,8 +10,8 @@ from importlib import import_module
 from typing import Any
 
 _LAZY = {
-    "ANCHOR": ".forced",
-    "ANCHOR_PARAPHRASES": ".forced",
+    "ANCHOR": ".answers",
+    "ANCHOR_PARAPHRASES": ".answers",
     "ForcedTrajectory": ".forced",
     "TrajectoryConfig": ".config",
     "forced_answers": ".forced",

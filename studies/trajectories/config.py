@@ -18,8 +18,8 @@ from ... import checks, declared
 from ...analysis.trajectories.shapes import TIE_RULES
 from ...errors import RequestError
 from .. import benchmarks
+from .answers import ANCHOR, TAG_SIDES
 from .chains import SYSTEM_PROMPT, check_sampling
-from .forced import ANCHOR, TAG_SIDES
 from .segmentation import DEFAULT_CAP, check_cap, check_rule
 
 MEASURES = ("sampled", "forced")

@@ -1,15 +1,14 @@
 """What the model would answer if it were made to answer now, at every boundary of a chain of reasoning.
 
 Guarantees that each forced distribution equals the one of a separate pass over prompt, prefix and anchor, whatever else is in
-the batch, and that an option's probability counts all its surface forms: one-token forms where every option has one, whole
-sequences otherwise, never the first piece of a longer option. All boundaries of a chain are branches of one forward pass
-(`hooks.decoding.tree`); families for which that does not hold reuse the prefix's cache, and the result says so.
+the batch. All boundaries of a chain are branches of one forward pass (`hooks.decoding.tree`); families for which that does not
+hold reuse the prefix's cache, and the result says so.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,19 +18,19 @@ from ...errors import RequestError
 from ...hooks.decoding.branches import Branches, BranchScores, Step
 from ...hooks.decoding.probe import Method
 from ...hooks.decoding.tree import TRUNK, Segment, method_for
-from ...hooks.prompts.options import option_forms, score_options
+from ...hooks.prompts.options import score_options
 from ...hooks.prompts.rendering import Renderer
-from .segmentation import Boundaries, Segmentation, segment, to_tokens, token_ends_of_ids, token_ends_of_text
-
-ANCHOR = " So, the answer is:"
-ANCHOR_PARAPHRASES = (
+from .answers import (
     ANCHOR,
-    " Therefore, the final answer is:",
-    " Thus, the correct answer is:",
-    " In short, my answer is:",
-    " Hence the answer must be:",
+    ANCHOR_PARAPHRASES,
+    AnswerSet,
+    anchor_tokens,
+    answer_forms,
+    candidate_forms,
+    exclusive_logprobs,
+    sequence_logprobs,
 )
-TAG_SIDES = ("before", "after")
+from .segmentation import Boundaries, Segmentation, segment, to_tokens, token_ends_of_ids, token_ends_of_text
 
 
 @dataclass(frozen=True)
@@ -94,19 +93,6 @@ class ForcedTrajectory:
 
 
 @dataclass(frozen=True)
-class AnswerSet:
-    """Answers to score: for each label its forms, each a tuple of token ids."""
-
-    labels: tuple[str, ...]
-    forms: tuple[tuple[tuple[int, ...], ...], ...]
-
-    @property
-    def longest(self) -> int:
-        """Most tokens of any form."""
-        return max((len(form) for group in self.forms for form in group), default=0)
-
-
-@dataclass(frozen=True)
 class _Chain:
     """One chain ready to run: prompt and chain ids, token counts at the boundaries, and what to score there."""
 
@@ -116,58 +102,6 @@ class _Chain:
     segmentation: Segmentation | None
     options: AnswerSet
     candidates: AnswerSet
-
-
-def answer_forms(tokenizer: Any, labels: Sequence[str], where: str = "options") -> AnswerSet:
-    """Token forms of answer options.
-
-    When every option has a one-token form, those are its forms (`hooks.prompts.options.option_forms`). Otherwise every option is
-    scored as a sequence, in two forms: as it stands and after a space. A sequence that another one starts with counts only
-    what does not go on to the longer one.
-
-    Raises
-    ------
-    RequestError
-        For fewer than two options, a repeated or empty one, or two that are the same tokens.
-    """
-    labels = tuple(labels)
-    stripped = {t.strip() for t in labels if isinstance(t, str)} - {""}
-    if len(labels) < 2 or len(stripped) != len(labels):
-        raise RequestError(f"{where} must be at least two different non-empty strings, found {list(labels)}")
-    sequences = [
-        tuple(dict.fromkeys(tuple(tokenizer(t, add_special_tokens=False)["input_ids"]) for t in (label, " " + label)))
-        for label in labels
-    ]
-    if all(any(len(form) == 1 for form in group) for group in sequences):
-        single = option_forms(tokenizer, labels, where)
-        return AnswerSet(labels, tuple(tuple((i,) for i in group) for group in single.forms))
-    owners: dict[tuple[int, ...], str] = {}
-    for label, group in zip(labels, sequences, strict=True):
-        for form in group:
-            if owners.setdefault(form, label) != label:
-                raise RequestError(f"{where} {owners[form]!r} and {label!r} are the same tokens; rename one")
-    return AnswerSet(labels, tuple(sequences))
-
-
-def candidate_forms(tokenizer: Any, answers: Sequence[str]) -> AnswerSet:
-    """Candidate answers as sequences after a space, one form each."""
-    unique = tuple(dict.fromkeys(a.strip() for a in answers))
-    if any(not a for a in unique):
-        raise RequestError("a candidate answer is empty; give the text of each")
-    return AnswerSet(unique, tuple((tuple(tokenizer(" " + a, add_special_tokens=False)["input_ids"]),) for a in unique))
-
-
-def anchor_tokens(tokenizer: Any, anchor: str, end_tag: str | None = None, tag_side: str = "before") -> tuple[int, ...]:
-    """Token ids of an anchor, with the model's end-of-thinking tag before or after it when one is given."""
-    if tag_side not in TAG_SIDES:
-        raise RequestError(f"the end-of-thinking tag goes {' or '.join(TAG_SIDES)} the anchor, got {tag_side!r}")
-    parts = [anchor] if end_tag is None else ([end_tag, anchor] if tag_side == "before" else [anchor, end_tag])
-    ids = tuple(i for part in parts for i in tokenizer(part, add_special_tokens=False)["input_ids"])
-    if not ids:
-        raise RequestError(
-            "the anchor is empty; give the words after which the answer is read, such as ' So, the answer is:'"
-        )
-    return ids
 
 
 def forced_answers(
@@ -308,12 +242,12 @@ def _prepare(
         if given is not None and len(given) != len(prompts):
             raise RequestError(f"{len(prompts)} prompts but {len(given)} {name}; give one per prompt")
     renderer = Renderer(tokenizer)
-    known: dict[tuple[str, ...], AnswerSet] = {(): AnswerSet((), ())}
+    answer_sets: dict[tuple[str, ...], AnswerSet] = {(): AnswerSet((), ())}
     prepared = []
     for i, (prompt, chain) in enumerate(zip(prompts, chains, strict=True)):
-        own = () if options is None else tuple(options if shared else options[i])
-        if own not in known:
-            known[own] = answer_forms(tokenizer, own, f"options of chain {i}")
+        labels = () if options is None else tuple(options if shared else options[i])
+        if labels not in answer_sets:
+            answer_sets[labels] = answer_forms(tokenizer, labels, f"options of chain {i}")
         if isinstance(chain, str):
             text = chain
             ids, ends = token_ends_of_text(tokenizer, chain)
@@ -327,7 +261,7 @@ def _prepare(
             cuts, at = None, _given(boundaries[i], len(ids), i)
         offered = AnswerSet((), ()) if candidates is None else candidate_forms(tokenizer, candidates[i])
         prepared.append(
-            _Chain(renderer.render(prompt, f"prompt {i}").token_ids, tuple(ids), at, cuts, known[own], offered)
+            _Chain(renderer.render(prompt, f"prompt {i}").token_ids, tuple(ids), at, cuts, answer_sets[labels], offered)
         )
     return prepared
 
@@ -397,35 +331,6 @@ def _run_group(
     ]
 
 
-def _score(answers: list[list[list[Step]]], logprobs: dict[Step, float]) -> list[float]:
-    """Log-probability of each answer: its forms' sequence probabilities added."""
-    return [float(np.logaddexp.reduce([math.fsum(logprobs[s] for s in form) for form in group])) for group in answers]
-
-
-def _compare(answers: AnswerSet, steps: list[list[list[Step]]], logprobs: dict[Step, float]) -> list[float]:
-    """Log-probability of each answer, of what does not go on to be another one: `4` counts without `42`.
-
-    These are probabilities of events that exclude each other, so they can be compared, and add up to at most 1.
-    """
-    known = {
-        form: math.fsum(logprobs[s] for s in of_form)
-        for group, of_group in zip(answers.forms, steps, strict=True)
-        for form, of_form in zip(group, of_group, strict=True)
-    }
-    return [float(np.logaddexp.reduce([_alone(form, known) for form in group])) for group in answers.forms]
-
-
-def _alone(form: tuple[int, ...], known: Mapping[tuple[int, ...], float]) -> float:
-    """Log-probability of a sequence less that of the known ones that begin with it."""
-    longer = sorted((f for f in known if len(f) > len(form) and f[: len(form)] == form), key=len)
-    nearest: list[tuple[int, ...]] = []  # those of which none begins with another
-    for f in longer:
-        if not any(f[: len(g)] == g for g in nearest):
-            nearest.append(f)
-    left = 1 - math.fsum(math.exp(known[f] - known[form]) for f in nearest)
-    return known[form] + math.log(max(left, float(np.finfo(np.float32).eps)))  # less is rounding
-
-
 def _trajectory(
     chain: _Chain,
     points: list[_Point],
@@ -434,12 +339,16 @@ def _trajectory(
 ) -> ForcedTrajectory:
     k = len(points)
     logprobs, blocks = scores.logprobs, scores.residual
-    options = np.array([_compare(chain.options, p.options, logprobs) for p in points], dtype=np.float64).reshape(k, -1)
-    offered = np.array([_score(p.candidates, logprobs) for p in points], dtype=np.float64).reshape(k, -1)
+    options = np.array(
+        [exclusive_logprobs(chain.options, p.options, logprobs) for p in points], dtype=np.float64
+    ).reshape(k, -1)
+    offered = np.array([sequence_logprobs(p.candidates, logprobs) for p in points], dtype=np.float64).reshape(k, -1)
     compared, labels = options, chain.options.labels
     if not labels:
         labels = chain.candidates.labels
-        compared = np.array([_compare(chain.candidates, p.candidates, logprobs) for p in points]).reshape(k, -1)
+        compared = np.array([exclusive_logprobs(chain.candidates, p.candidates, logprobs) for p in points]).reshape(
+            k, -1
+        )
     comparison = score_options(compared, np.zeros(k))
     return ForcedTrajectory(
         boundaries=np.array(chain.boundaries.tokens, dtype=np.int64),

@@ -19,8 +19,8 @@ from ...errors import RequestError
 from ...hooks import Extractor
 from ...hooks.prompts.rendering import Rendered
 from .. import benchmarks
+from .answers import anchor_tokens, answer_forms
 from .config import TrajectoryConfig
-from .forced import anchor_tokens, answer_forms
 from .segmentation import token_ends_of_text
 
 REGIME = "chain"
