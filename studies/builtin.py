@@ -72,23 +72,23 @@ def problems(count: int, seed: int = 0) -> list[Problem]:
     """
     if count > _MAX_COUNT:
         raise RequestError(f"{count} generated items were asked for; ask for at most {_MAX_COUNT}")
-    asked: set[str] = set()
-    made = []
+    questions: set[str] = set()
+    items = []
     for number in range(count):
         level = number % LEVELS + 1
         attempt = 0
         while True:
             rng = Random(f"precollapse:{seed}:{number}:{attempt}")
             draft = rng.choice(_TEMPLATES[level - 1])(rng)
-            if draft.question not in asked:
+            if draft.question not in questions:
                 break
             attempt += 1
-        asked.add(draft.question)
+        questions.add(draft.question)
         identity = f"s{seed}-{number:04d}-L{level}"
-        made.append(
+        items.append(
             Problem(identity, level, draft.question, str(draft.answer), _options(draft, rng, _place(number, seed)))
         )
-    return made
+    return items
 
 
 def _place(number: int, seed: int) -> int:

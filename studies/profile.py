@@ -189,10 +189,10 @@ def profile_capture(
             "share_prefix": (share_prefix, "auto"),
             "compile": (compile, False),
         }
-        for name, (asked, usual) in loading.items():
-            if asked != usual:
+        for name, (setting, usual) in loading.items():
+            if setting != usual:
                 raise RequestError(
-                    f"{name}={asked!r} loads a model, but an extractor that is loaded already was given; make it with that setting, or give the model's name"
+                    f"{name}={setting!r} loads a model, but an extractor that is loaded already was given; make it with that setting, or give the model's name"
                 )
     else:
         request = ModelRequest(model, backend, dtype, device, revision, share_prefix=share_prefix, compile=compile)
@@ -258,7 +258,7 @@ def _measure(
     if trace is not None:
         _write_trace(extractor, [rendered[i] for i in batches[0]], sites, layers, attention, Path(trace))
     manifest = pieces[0].manifest
-    wall, cpu = ({k: statistics.median(t[j] for t in own) for k, own in times.items()} for j in (0, 1))
+    wall, cpu = ({k: statistics.median(t[j] for t in rounds_of) for k, rounds_of in times.items()} for j in (0, 1))
     total = sum(seconds.values())
     return Profile(
         model=str(manifest["model"]),

@@ -129,6 +129,6 @@ def _gold_margin(logprobs: np.ndarray, labels: tuple[str, ...], gold: str) -> fl
     """Log-probability of the gold option minus that of the best other one (nats)."""
     if gold not in labels:
         return math.nan
-    own = logprobs[: len(labels)]
+    of_item = logprobs[: len(labels)]
     place = labels.index(gold)
-    return float(own[place] - np.delete(own, place).max())
+    return float(of_item[place] - np.delete(of_item, place).max())

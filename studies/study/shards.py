@@ -171,8 +171,8 @@ def _run(recipe: Recipe, members: list[tuple[Work, Rendered]], bar: Any) -> tupl
         if config.generate:
             cap = recipe.caps[members[0][0].regime]
             for begun in [captured] if captured.cache is not None else extractor.prefill(captured):
-                made = continue_greedily(extractor.model, extractor.tokenizer, begun, cap)
-                for row, output in zip(begun.batch.rows, made, strict=True):
+                continued = continue_greedily(extractor.model, extractor.tokenizer, begun, cap)
+                for row, output in zip(begun.batch.rows, continued, strict=True):
                     outputs[row] = output
         pieces.append(CapturedBatch(captured.states, captured.batch, captured.next_token, None))
         if bar is not None:
@@ -278,10 +278,10 @@ def _later(recipe: Recipe, rendered: list[Rendered], outputs: list[Output | None
         rows, reached = after.states_after(recipe.extractor, rendered, outputs, place, recipe.layers)
         width = recipe.extractor.backend.architecture.width
         missing = torch.full((len(rendered), len(recipe.layers), width), float("nan"))
-        found = _stored(missing, recipe.dtype, name, finite=False)
+        kept = _stored(missing, recipe.dtype, name, finite=False)
         if reached:
-            found[reached] = _stored(rows, recipe.dtype, name)
-        out[name] = found
+            kept[reached] = _stored(rows, recipe.dtype, name)
+        out[name] = kept
     return out
 
 

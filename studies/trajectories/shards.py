@@ -89,11 +89,11 @@ def make_shard(
     table: dict[str, list[Any]] = {name: [] for name in COLUMNS}
     arrays: dict[str, list[np.ndarray]] = {name: [] for name in ragged(config)}
     for (work, rendered), chain in zip(members, chains, strict=True):
-        values, own = _follow(config, extractor, work, rendered, chain)
+        values, rows_of_item = _follow(config, extractor, work, rendered, chain)
         for name, column in table.items():
             column.append(values.get(name))
         for name, rows in arrays.items():
-            rows.append(own[name])
+            rows.append(rows_of_item[name])
         if bar is not None:
             bar.update(1)
     return {"table": table, "ragged": arrays}
@@ -107,11 +107,11 @@ def _chains(
     to_write = [(w, r) for w, r in members if w.chain is None]
     written: dict[str, Continuation] = {}
     if to_write:
-        found = generate_chains(
+        continuations = generate_chains(
             extractor, [r.token_ids for _, r in to_write], [w.id for w, _ in to_write], config.chain_temperature,
             config.chain_tokens, config.seed,
         )  # fmt: skip
-        written = {w.id: c for (w, _), c in zip(to_write, found, strict=True)}
+        written = {w.id: c for (w, _), c in zip(to_write, continuations, strict=True)}
     chains = []
     for work, _ in members:
         if work.chain is None:
@@ -204,18 +204,18 @@ def _sampled(
     rendered: Rendered,
     chain: ChainText,
     at: Boundaries,
-    own: str | None,
+    chain_answer: str | None,
 ) -> tuple[dict[str, Any], dict[str, np.ndarray], dict[str | None, bool | None]]:
     """Continuations of every prefix, the entropy of their answers, and whether each different answer is right."""
     start = len(rendered.token_ids)
-    found = sample_continuations(
+    continuations = sample_continuations(
         extractor, [rendered.token_ids + chain.ids], [[start + t for t in at.tokens]], [work.id], config.m,
         config.temperature, config.continuation_tokens, config.seed,
     )[0]  # fmt: skip
     kept, answers = [], []
     spellings: dict[Any, str] = {}
-    one_spelling(own, spellings)
-    for tokens, row in zip(at.tokens, found, strict=True):
+    one_spelling(chain_answer, spellings)
+    for tokens, row in zip(at.tokens, continuations, strict=True):
         prefix = chain.text[: chain.ends[tokens - 1]] if tokens else ""
         graded = [_graded(work, (prefix if config.graded == "whole" else "") + c.text) for c in row]
         if work.item.choices is None:
@@ -236,7 +236,7 @@ def _sampled(
     entropies = sampled_entropies(answers)
     values = {
         "continuations": json.dumps(kept, ensure_ascii=False),
-        "continuation_tokens": sum(len(c.tokens) for row in found for c in row),
+        "continuation_tokens": sum(len(c.tokens) for row in continuations for c in row),
         "missing_points": int(np.isnan(entropies).sum()),
     }
     arrays = {
@@ -267,8 +267,8 @@ def _forced(
     elif work.item.choices is not None:
         options = tuple(work.item.choices)
     else:
-        own = tuple(dict.fromkeys(a for a in seen if a is not None))
-        options = own if len(own) >= 2 else None
+        given_answers = tuple(dict.fromkeys(a for a in seen if a is not None))
+        options = given_answers if len(given_answers) >= 2 else None
     gold = [[work.item.answer]] if work.graded and work.item.choices is None else None
     by_rule = {
         rule: to_tokens(segment(chain.text, rule, config.forced_cap, chain.ends).ends, chain.ends)
