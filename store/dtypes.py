@@ -58,7 +58,8 @@ def float32_to_bfloat16(x: np.ndarray) -> np.ndarray:
     nan = np.isnan(x)
     if nan.any():
         rounded = np.where(nan, (bits >> 16) | 0x0040, rounded)
-    return rounded.astype("<u2")
+    halves: np.ndarray = rounded.astype("<u2")
+    return halves
 
 
 def bfloat16_to_float32(bits: np.ndarray) -> np.ndarray:

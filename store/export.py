@@ -114,7 +114,8 @@ def _jsonl(run: Run, places: list[tuple[str, int]], target: IO[bytes]) -> None:
 def _records(run: Run) -> Iterator[dict[str, Any]]:
     states = run.states.drop(columns=SHARD).astype(object)
     states = states.where(states.notna(), None)
-    yield from states.to_dict("records")
+    for record in states.to_dict("records"):
+        yield {str(name): value for name, value in record.items()}
 
 
 def _rows(run: Run, name: str) -> Iterator[np.ndarray]:

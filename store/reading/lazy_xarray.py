@@ -39,7 +39,7 @@ class States(Protocol):
     def resid(self, layer: int | Sequence[int] | None, site: str) -> np.ndarray: ...
 
 
-class LazyArray(BackendArray):  # type: ignore[misc]
+class LazyArray(BackendArray):
     """One array of a run."""
 
     def __init__(self, run: States, name: str, spec: ArraySpec) -> None:
