@@ -139,11 +139,12 @@ def _by_item(cell: pd.DataFrame, metric: str) -> dict[tuple[str, float], pd.Seri
     """Values by item for each (direction, scale), all over the same items; and the mean of the random directions."""
     items = list(dict.fromkeys(cell["item"]))
     means: dict[tuple[str, float], pd.Series] = {}
-    for (direction, scale), part in cell.groupby(["direction", "scale"], sort=False):
+    key: Any  # (direction, scale)
+    for key, part in cell.groupby(["direction", "scale"], sort=False):
         values: dict[Any, list[float]] = {item: [] for item in items}
         for item, value in zip(part["item"], part[metric], strict=True):
             values[item].append(float(value) if value is not None else math.nan)
-        means[str(direction), float(scale)] = pd.Series(
+        means[str(key[0]), float(key[1])] = pd.Series(
             [float(np.nanmean(v)) if v and not np.isnan(v).all() else math.nan for v in values.values()]
         )
     for scale in dict.fromkeys(s for name, s in means if name.startswith(f"{CONTROL} ")):

@@ -37,7 +37,9 @@ def entropy_by_format(states: pd.DataFrame, settings: Settings) -> pd.DataFrame:
     """
     rows = []
     for (model, kind, regime), part in states.groupby(["model", "format", "regime"], sort=False):
-        mean = statistics.bootstrap_mean(part["entropy_bits"], settings.resamples, settings.level, settings.seed)
+        mean = statistics.bootstrap_mean(
+            part["entropy_bits"].to_numpy(float), settings.resamples, settings.level, settings.seed
+        )
         rows.append((model, kind, regime, len(part), mean.estimate, mean.lower, mean.upper))
     columns = ["model", "format", "regime", "n", "entropy_bits", "entropy_bits_lower", "entropy_bits_upper"]
     return pd.DataFrame(rows, columns=columns)

@@ -190,7 +190,7 @@ def _cell_table(cell: pd.DataFrame, slope_table: pd.DataFrame, benchmark: str, r
     return Shown("", header, tuple(rows), notes.lines())
 
 
-def _change(entry: Mapping[str, Any], estimate: str, lower: str, upper: str, notes: Notes) -> str:
+def _change(entry: Mapping[Any, Any], estimate: str, lower: str, upper: str, notes: Notes) -> str:
     """A change with its interval; missing, or without an interval, it points to the reason."""
     value = Interval(float(entry[estimate]), float(entry[lower]), float(entry[upper]))
     reason = entry["reason"] if isinstance(entry["reason"], str) else ""

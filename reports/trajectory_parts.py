@@ -95,7 +95,9 @@ def diagnostics_part(draft: Draft, run: Run) -> None:
     written = states[states["truncated"].notna()]
     if len(written):
         draft.table("truncation", tables.truncation_table(run, BUDGETS))
-        curve = tables.completion_curve(written["chain_tokens"].astype(int), ~written["truncated"].astype(bool))
+        curve = tables.completion_curve(
+            written["chain_tokens"].astype(int).tolist(), (~written["truncated"].astype(bool)).tolist()
+        )
         draft.keep("completion", curve)
         draft.draw([completion_plan(curve, run.config["chain_tokens"], draft.named(""))])
 

@@ -97,7 +97,9 @@ def draw(plan: Plan, folder: str | os.PathLike[str], command: str, link: str = "
         plan.name,
         plan.title,
         f"{plan.caption} Made by `{command}` from {plan.name}.csv.",
-        *(place / name for name in contents),
+        place / f"{plan.name}.png",
+        place / f"{plan.name}.svg",
+        place / f"{plan.name}.csv",
         contents,
         f"{link}{plan.name}.png",
     )

@@ -28,7 +28,7 @@ RIGHT, WRONG, NEUTRAL = BLUE, RED, "#555555"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 2)), (0, (8, 2)))
-SETTINGS = {
+SETTINGS: dict[Any, Any] = {
     "font.size": 9,
     "axes.titlesize": 10,
     "axes.labelsize": 9,

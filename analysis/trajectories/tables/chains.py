@@ -78,6 +78,7 @@ def forced_table(run: Run, epsilon: float = 0.01, anchor: int = 0, rule: str | N
     """
     rule = rule or forced_rule(run)
     rows = []
+    state: Any
     for i, state in enumerate(run.states.itertuples()):
         wanted = np.isin(run.ragged("forced_boundaries", i), json.loads(state.forced_by_rule)[rule])
         entropies = run.ragged("forced_entropies", i)[anchor][wanted]
