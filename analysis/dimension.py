@@ -74,6 +74,14 @@ def participation_ratio(x: np.ndarray, unbiased: bool = False) -> float:
     -------
     float
         Between 1 and min(n - 1, d) for the plug-in form; NaN when it is undefined (fewer than 2 states, no variance).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from precollapse.analysis import dimension
+    >>> x = np.random.default_rng(0).normal(size=(500, 2)) @ np.eye(2, 10)  # two directions of equal variance among ten
+    >>> round(dimension.participation_ratio(x), 1)
+    2.0
     """
     gram = centred_gram(_finite_rows(_two_dimensional(x))[0])
     return ratio_from_gram(gram, unbiased)
@@ -85,6 +93,18 @@ def effective_dimensionality(x: np.ndarray) -> Dimensionality:
     Parameters
     ----------
     x : [n, L, d]
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from precollapse.analysis import dimension
+    >>> x = np.random.default_rng(0).normal(size=(400, 3, 8))  # 400 states of 3 layers
+    >>> x[:, 0, 1:] = 0  # the first layer varies along one axis only
+    >>> result = dimension.effective_dimensionality(x)
+    >>> result.per_layer.round(1)
+    array([1. , 7.8, 7.8])
+    >>> float(result.weights.sum())
+    1.0
     """
     states = np.asarray(x)
     if states.ndim != 3:
@@ -284,12 +304,30 @@ class IntrinsicDimension:
 
 
 def two_nn(x: np.ndarray, discard: float = 0.1) -> float:
-    """Intrinsic dimension by the ratio of second to first neighbour distance; see `two_nn_detail`."""
+    """Intrinsic dimension by the ratio of second to first neighbour distance; see `two_nn_detail`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from precollapse.analysis import dimension
+    >>> plane = np.random.default_rng(0).uniform(size=(1000, 2)) @ np.eye(2, 10)
+    >>> round(dimension.two_nn(plane))
+    2
+    """
     return two_nn_detail(x, discard).value
 
 
 def levina_bickel(x: np.ndarray, k: int = 10) -> float:
-    """Intrinsic dimension by maximum likelihood over k neighbours; see `levina_bickel_detail`."""
+    """Intrinsic dimension by maximum likelihood over k neighbours; see `levina_bickel_detail`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from precollapse.analysis import dimension
+    >>> plane = np.random.default_rng(0).uniform(size=(1000, 2)) @ np.eye(2, 10)
+    >>> round(dimension.levina_bickel(plane, k=10))
+    2
+    """
     return levina_bickel_detail(x, k).value
 
 

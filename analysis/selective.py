@@ -133,6 +133,14 @@ def aurc(
     References
     ----------
     Geifman, Uziel and El-Yaniv, Bias-Reduced Uncertainty Estimation for Deep Neural Classifiers, ICLR 2019.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from precollapse.analysis import selective
+    >>> correct = np.array([True, True, True, False])
+    >>> round(selective.aurc(correct, confidence=np.array([0.9, 0.8, 0.7, 0.1])), 4)  # the one error is answered last
+    0.0625
     """
     return area(risk_coverage(correct, confidence, draws, seed).risk, max_coverage)
 

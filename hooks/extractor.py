@@ -80,6 +80,15 @@ class Extractor:
         If the model is not a decoder-only language model, or has no tokenizer.
     CaptureError
         If the gate finds wrong numbers.
+
+    Examples
+    --------
+    >>> import precollapse as pc
+    >>> from transformers import AutoModelForCausalLM, AutoTokenizer
+    >>> model = AutoModelForCausalLM.from_pretrained("smollm2-135m-instruct")
+    >>> ex = pc.Extractor(model, AutoTokenizer.from_pretrained("smollm2-135m-instruct"))
+    >>> ex.model is model
+    True
     """
 
     def __init__(
@@ -158,6 +167,13 @@ class Extractor:
         Returns
         -------
         Extractor
+
+        Examples
+        --------
+        >>> import precollapse as pc
+        >>> ex = pc.Extractor.from_pretrained("smollm2-135m-instruct", backend="hf")
+        >>> len(ex.capture(["Hello", "Good day"]))
+        2
         """
         from .backends import BACKENDS, wrap
 
@@ -256,6 +272,16 @@ class Extractor:
             If the request names something that does not exist, or a prompt cannot be used; nothing has run then.
         CaptureError
             If a row did not arrive or is not finite.
+
+        Examples
+        --------
+        >>> import precollapse as pc
+        >>> ex = pc.Extractor.from_pretrained("smollm2-135m-instruct")
+        >>> states = ex.capture(["Is fire A) hot or B) cold?", "2 + 2 ="], layers=(0, 2), attention="rows", options=("A", "B"))
+        >>> states.resid_post.shape[:2], states.option_logprobs.shape
+        (torch.Size([2, 2]), (2, 2))
+        >>> bool(abs(states.attention_rows[0].sum(-1) - 1).max() < 1e-5)
+        True
         """
         rendered = self.render(prompts)
         pieces = list(self.stream(rendered, sites, layers, attention, options, top_k, spans, positions=positions))

@@ -67,6 +67,14 @@ def attention_row(
     ------
     TypeError, ValueError
         Naming the argument, what was found and what is expected. Asking a gradient of the result raises ValueError.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from precollapse.kernels import attention_row
+    >>> query, key = torch.zeros(1, 2, 1, 4), torch.randn(1, 1, 3, 4)  # two query heads share one key head; three keys
+    >>> attention_row(query, key).sum(-1)
+    tensor([[1., 1.]])
     """
     name = "attention_row"
     checks.tensor(name, "query", query, 4, checks.FLOATS)

@@ -36,6 +36,17 @@ def gather_rows(x: Tensor, index: Tensor, out: Tensor, layer: int, *, backend: s
     TypeError, ValueError
         Naming the argument, what was found and what is expected. On a GPU a position outside [0, T) cannot be refused
         without waiting for the device; its row becomes NaN.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from precollapse.kernels import gather_rows
+    >>> x = torch.arange(12.0).reshape(2, 3, 2)  # two sequences of three positions
+    >>> out = torch.zeros(2, 4, 2)  # room for four layers
+    >>> gather_rows(x, torch.tensor([2, 1]), out, layer=0)
+    >>> out[:, 0]
+    tensor([[4., 5.],
+            [8., 9.]])
     """
     name = "gather_rows"
     checks.tensor(name, "x", x, 3, checks.FLOATS)

@@ -49,6 +49,13 @@ def logits_stats(
     ------
     TypeError, ValueError
         Naming the argument, what was found and what is expected.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from precollapse.kernels import logits_stats
+    >>> logits_stats(torch.tensor([[0.0, 0.0, 0.0, 0.0], [0.0, 0.0, -torch.inf, -torch.inf]])).entropy_bits
+    tensor([2., 1.], dtype=torch.float64)
     """
     name = "logits_stats"
     checks.tensor(name, "logits", logits, 2, checks.FLOATS)

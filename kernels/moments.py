@@ -35,6 +35,17 @@ class Moments:
     float64, those of float64 rows in float64. Memory: the first d rows (at least 256) as they come, L d numbers each;
     from then on L d (d + 3) float64 numbers, whose addresses stay, and fewer than 256 rows. For the moment of passing
     from one to the other there are both. Of the d x d numbers only the upper triangle is used.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from precollapse.kernels import Moments
+    >>> x = torch.tensor([[[0.0, 0.0]], [[2.0, 0.0]], [[0.0, 2.0]], [[2.0, 2.0]]])  # four states of one layer
+    >>> moments = Moments(1, 2)
+    >>> _ = moments.update(x[:1])
+    >>> _ = moments.update(x[1:])  # the same in one batch or in several
+    >>> moments.count, moments.mean.tolist(), moments.participation_ratio().tolist()
+    (4, [[1.0, 1.0]], [2.0])
     """
 
     def __init__(self, n_layers: int, d: int, device: torch.device | str = "cpu") -> None:

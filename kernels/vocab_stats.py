@@ -89,6 +89,17 @@ def vocab_stats(
     ------
     TypeError, ValueError
         Naming the argument, what was found and what is expected. Asking a gradient of a result raises ValueError.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from precollapse.kernels import vocab_stats
+    >>> hidden, weight = torch.zeros(2, 8), torch.ones(1024, 8)  # every token is as likely as any other
+    >>> stats = vocab_stats(hidden, weight, option_ids=[[5, 7], [9]], top_k=3)
+    >>> stats.entropy_bits
+    tensor([10., 10.], dtype=torch.float64)
+    >>> stats.top_ids.shape, stats.option_logits.shape
+    (torch.Size([2, 3]), torch.Size([2, 2]))
     """
     name = "vocab_stats"
     checks.tensor(name, "hidden", hidden, 2, checks.FLOATS)

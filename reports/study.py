@@ -209,6 +209,14 @@ def write_report(
     ------
     RequestError
         No run, a run without states, a site or column it lacks, a folder that cannot be written, or no matplotlib to draw with.
+
+    Examples
+    --------
+    >>> import precollapse as pc
+    >>> from precollapse.analysis import report
+    >>> made = report.write_report(pc.open_run("run.zarr"), None)  # None writes no files
+    >>> sorted(made.table["regime"].unique())
+    ['baseline', 'cot']
     """
     listed = list(runs) if isinstance(runs, Sequence) else [runs]
     if not listed:

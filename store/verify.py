@@ -68,6 +68,12 @@ def verify(path: str | os.PathLike[str]) -> list[Fault]:
     ------
     RequestError
         There is no run at `path`, half of one, or one of a newer format.
+
+    Examples
+    --------
+    >>> import precollapse as pc
+    >>> pc.verify("run.zarr")  # every byte is as it was written
+    []
     """
     files = open_files(path)
     try:

@@ -64,6 +64,13 @@ def load(name: str, n: int | None = None, seed: int = 0, path: str | Path | None
     RequestError
         If the name is unknown, the file is missing, empty or malformed (file, line and fault are named), more items are
         asked for than exist, or the Hub cannot be used.
+
+    Examples
+    --------
+    >>> from precollapse.studies import benchmarks
+    >>> items = benchmarks.load("builtin_choice", n=2)
+    >>> len(items), items[0].choices is not None, items[0].answer in items[0].choices
+    (2, True, True)
     """
     if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
         raise RequestError(f"the number of items must be a whole number of at least 1; found {n!r}")

@@ -193,6 +193,13 @@ def render(regime: str | Regime, item: Item, regimes: Mapping[str, Regime] = REG
     ------
     RequestError
         If the regime is unknown, or has no template for the item's format.
+
+    Examples
+    --------
+    >>> from precollapse.studies import benchmarks, prompts
+    >>> item = benchmarks.load("builtin", n=1)[0]
+    >>> item.question in prompts.render("baseline", item).text
+    True
     """
     if isinstance(regime, str):
         regime = get(regime, regimes)

@@ -82,6 +82,18 @@ def recoverability(
     ------
     RequestError
         Unknown probe or layer, or lengths that differ. Data that do not define a result raise nothing: see `reason`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from precollapse.analysis import probes
+    >>> rng = np.random.default_rng(0)
+    >>> y = np.arange(200) % 2 == 0
+    >>> x = rng.normal(size=(200, 2, 4))  # 200 states of 2 layers
+    >>> x[y, 1, 0] += 3  # the second layer tells the classes apart
+    >>> result = probes.recoverability(x, y, layers=[[0], [1]], resamples=100, shuffles=5)
+    >>> result.layers, result.test_auroc > 0.9
+    ((1,), True)
     """
     source = x if isinstance(x, Layers) else Layers.of(x)
     sets = layer_sets(source, layers)

@@ -93,6 +93,20 @@ def transfer_matrix(
         An item that stands under several names belongs to the same part in all of them.
     seed, probe, split, resamples, level
         As in `probes.recoverability`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from precollapse.analysis import transfer
+    >>> rng = np.random.default_rng(0)
+    >>> items = [f"item {i}" for i in range(120)]
+    >>> y = np.arange(120) % 2 == 0
+    >>> x = rng.normal(size=(120, 4)) + 3 * y[:, None]
+    >>> result = transfer.transfer_matrix({"baseline": x, "cot": -x}, {"baseline": y, "cot": y}, items, resamples=50)
+    >>> result.auroc.round(1)  # what raises one regime's score lowers the other's
+              baseline  cot
+    baseline       1.0  0.0
+    cot            0.0  1.0
     """
     names = list(x_by_regime)
     if set(names) != set(y_by_regime):

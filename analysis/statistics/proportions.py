@@ -20,6 +20,13 @@ def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
     ------
     RequestError
         When `successes` does not lie in 0..n.
+
+    Examples
+    --------
+    >>> from precollapse.analysis import statistics
+    >>> interval = statistics.wilson(8, 10)
+    >>> [round(float(v), 3) for v in (interval.estimate, interval.lower, interval.upper)]
+    [0.8, 0.49, 0.943]
     """
     if n == 0:
         return undefined_interval("no rows", method="Wilson", level=level)

@@ -48,6 +48,16 @@ def bootstrap_auroc(
     -------
     Interval
         `undefined` counts the resamples that held one class only.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from precollapse.analysis import statistics
+    >>> y = np.array([False, False, False, True, True, True] * 10)
+    >>> score = np.array([0.1, 0.4, 0.6, 0.3, 0.7, 0.9] * 10)
+    >>> interval = statistics.bootstrap_auroc(y, score, resamples=200)
+    >>> round(interval.estimate, 3), interval.lower < interval.estimate < interval.upper
+    (0.778, True)
     """
     y, score, keep = clean_labels(y, score)
     left_out = int((~keep).sum())

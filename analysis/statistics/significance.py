@@ -34,6 +34,13 @@ def fisher(table: Any, alternative: Alternative = "two-sided", level: float = 0.
     -------
     Test
         `effect` is the sample odds ratio ad/bc with Woolf's logit interval; undefined where a cell is empty.
+
+    Examples
+    --------
+    >>> from precollapse.analysis import statistics
+    >>> test = statistics.fisher([[8, 2], [1, 5]], "greater")
+    >>> round(test.effect.estimate, 1), round(test.p_value, 4)
+    (20.0, 0.0245)
     """
     t = np.asarray(table)
     if t.shape != (2, 2) or (t < 0).any() or not np.equal(t, np.round(t)).all():
@@ -70,6 +77,16 @@ def mcnemar(a: np.ndarray, b: np.ndarray, alternative: Alternative = "two-sided"
     Test
         counts = (both, only a, only b, neither); the effect is the paired difference a - b of proportions. Without a
         discordant pair p is 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from precollapse.analysis import statistics
+    >>> cot = np.array([True] * 30 + [False] * 10)
+    >>> baseline = np.array([True] * 20 + [False] * 20)  # ten items are right under cot alone
+    >>> test = statistics.mcnemar(cot, baseline)
+    >>> test.counts, round(test.p_value, 4)
+    ((20, 10, 0, 10), 0.002)
     """
     check_alternative(alternative)
     left, right = as_float(a), as_float(b)
@@ -88,7 +105,14 @@ def mcnemar(a: np.ndarray, b: np.ndarray, alternative: Alternative = "two-sided"
 
 
 def holm(pvalues: Sequence[float] | np.ndarray, alpha: float = 0.05) -> Holm:
-    """Holm's step-down adjustment of a family of p values."""
+    """Holm's step-down adjustment of a family of p values.
+
+    Examples
+    --------
+    >>> from precollapse.analysis import statistics
+    >>> [round(float(p), 3) for p in statistics.holm([0.01, 0.04, 0.03]).adjusted]
+    [0.03, 0.06, 0.06]
+    """
     p = np.asarray(pvalues, dtype=np.float64)
     if p.ndim != 1 or ((p < 0) | (p > 1)).any():
         raise RequestError("holm: a one-dimensional list of p values within 0..1 is needed.")

@@ -184,6 +184,13 @@ def shape(entropies: Sequence[float | None] | np.ndarray, epsilon: float = 0.01)
     ------
     RequestError
         When epsilon is negative or not a number.
+
+    Examples
+    --------
+    >>> from precollapse.studies import trajectories
+    >>> shape = trajectories.shape([2.0, 1.2, 1.5, 0.3])
+    >>> shape.monotone, shape.violations, round(shape.max_violation, 1), shape.final
+    (False, 1, 0.3, 0.3)
     """
     if not epsilon >= 0:
         raise RequestError(f"epsilon must be zero or more nats, got {epsilon}")

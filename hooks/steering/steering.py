@@ -58,6 +58,18 @@ class Steering(Change):
     act after outer ones. The model's own `generate` works inside the block too; there, a scale or vector per prompt
     needs one row per prompt, and positions other than "all" need a key/value cache, by which prompt and output are told
     apart.
+
+    Examples
+    --------
+    >>> import precollapse as pc
+    >>> from precollapse.hooks import Steering
+    >>> ex = pc.Extractor.from_pretrained("smollm2-135m-instruct")
+    >>> before = ex.capture("Is fire cold?")
+    >>> direction = before.resid_post[0, 1]
+    >>> with Steering("resid_post", 1, direction, scale=2.0).on(ex):
+    ...     after = ex.capture("Is fire cold?")
+    >>> bool((after.resid_post[0, 1] - 3 * direction).abs().max() < 1e-3 * direction.abs().max())
+    True
     """
 
     def check_model(self, extractor: Any) -> None:

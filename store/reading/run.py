@@ -46,6 +46,15 @@ def open_run(path: str | os.PathLike[str]) -> Run:
         There is no run at `path`, or half of one, or one of a newer format.
     StoreError
         The plan is damaged.
+
+    Examples
+    --------
+    >>> import precollapse as pc
+    >>> run = pc.open_run("run.zarr")
+    >>> sorted(run.states["regime"].unique())
+    ['baseline', 'cot']
+    >>> run.select(benchmark="builtin").resid(1, regime="cot").shape[0]  # [n, d] of block 1
+    8
     """
     return _open(open_files(path))
 

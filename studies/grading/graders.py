@@ -74,6 +74,14 @@ def grade(
     ------
     RequestError
         If gold is not one of the labels, or not a number where the benchmark's answers are numbers.
+
+    Examples
+    --------
+    >>> from precollapse.studies import grading
+    >>> grading.grade("gsm8k", "3 + 4 = 7 apples\\n#### 7", "7")
+    Grade(answer='7', correct=True, compliant=True)
+    >>> grading.grade("arc_challenge", "I cannot tell.", "B", choices=("A", "B", "C", "D")).correct
+    False
     """
     if choices is not None or FORMATS.get(benchmark) == CHOICE:
         return _grade_option(benchmark, text, gold.strip(), choices)

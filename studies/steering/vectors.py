@@ -70,6 +70,15 @@ def steering_vector(
     -----
     With several regimes or benchmarks, classes are compared within each (benchmark, regime) cell: the difference is
     the coefficient of the class in a regression with one intercept per cell, and the probe sees states centred by cell.
+
+    Examples
+    --------
+    >>> import precollapse as pc
+    >>> from precollapse.hooks import steering_vector
+    >>> run = pc.open_run("run.zarr")
+    >>> vector = steering_vector(run, layer=1, target="gold", benchmark="builtin_choice", positive="B", negative="A")
+    >>> vector.layer, vector.site
+    (1, 'resid_post')
     """
     learnt = learn_direction(
         run,

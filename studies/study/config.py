@@ -71,6 +71,12 @@ class StudyConfig:
         As in `Extractor.from_pretrained`.
     shard_size : int, optional
         States per shard; None chooses it from the model's size (at most 32 when generating).
+
+    Examples
+    --------
+    >>> import precollapse as pc
+    >>> pc.StudyConfig("run.zarr", n=200, regimes=("baseline", "cot")).regimes
+    ('baseline', 'cot')
     """
 
     out: str | Path

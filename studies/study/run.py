@@ -49,6 +49,14 @@ def run_study(config: StudyConfig, *, progress: bool = True, extractor: Extracto
         If the run cannot be written (such as a full disk); what is committed stays.
     StudyInterrupted
         After Ctrl-C.
+
+    Examples
+    --------
+    >>> import precollapse as pc
+    >>> config = pc.StudyConfig("new.zarr", benchmarks=("builtin",), n=2, regimes=("baseline",), max_new_tokens=2)
+    >>> run = pc.run_study(config, progress=False)
+    >>> len(run.states), int(run.states["output_tokens"].max()) <= 2
+    (2, True)
     """
     return runner.run(Study.of(config), progress=progress, extractor=extractor)
 

@@ -165,6 +165,16 @@ def forced_answers(
     RequestError
         When the lists differ in length, a rule or option is not usable, or a chain does not fit the model's context; no
         work has been done then.
+
+    Examples
+    --------
+    >>> import precollapse as pc
+    >>> from precollapse.studies import trajectories
+    >>> ex = pc.Extractor.from_pretrained("smollm2-135m-instruct")
+    >>> chain = " Fire burns. What burns is hot."
+    >>> forced = trajectories.forced_answers(ex, ["Is fire A) hot or B) cold?"], [chain], options=("A", "B"))[0]
+    >>> forced.option_logprobs.shape[1], len(forced.boundaries) == len(forced.entropy_nats)
+    (2, True)
     """
     per_anchor = forced_under_anchors(
         ex, prompts, chains, (anchor,), rule=rule, options=options, cap=cap, candidates=candidates, end_tag=end_tag,
