@@ -1,87 +1,70 @@
-"""Options that commands share, and how the text of an option becomes a value.
+"""Options that several commands have, each declared once.
 
-Guarantees that an option means the same under every command that has it, and that a value that cannot be read is refused in one
-sentence that names the flag.
+Guarantees that an option means the same under every command that has it; a command that says more about one (where its
+default comes from, what it is used for) takes it from here with another text.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Sequence
-from typing import Any
+from .command import Option
+from .values import FILES, LAYERS, NAMES, OFF, ON, SITES, WHOLE, choice
 
-from ..errors import RequestError
+# --- the command itself -------------------------------------------------------------------------------------------------
 
+JSON = Option("--json", "print the result as JSON", ON, absent=False)
+QUIET = Option("--quiet", "no progress bar", ON, absent=False)
+CONFIG = Option(
+    "--config",
+    "options of this command, by their long names without the dashes; those given here come before it, and a switch that it "
+    "sets is taken back by --no-NAME",
+    metavar="FILE.yaml",
+)
+RUN = Option("run", metavar="RUN.zarr")
+OUT_RUN = Option("--out", "the run to create, or to go on with (required)", metavar="RUN.zarr", required=True)
+OUT_FOLDER = Option("--out", metavar="DIR", absent=None)
 
-def command(
-    commands: Any, name: str, handler: Callable[[argparse.Namespace], int], text: str
-) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-    parser.set_defaults(handler=handler)
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    return parser
+# --- the model and how it runs ------------------------------------------------------------------------------------------
 
+MODEL = Option("--model", "Hub id, folder or .gguf file")
+BACKEND = Option("--backend", "hf, nnsight or transformer_lens")
+DTYPE = Option("--dtype", "auto, float32, bfloat16, float16 or float64", default="{dtype}, float32 on a CPU")
+DEVICE = Option("--device", "torch device, such as cuda:0", default="the first GPU, else the CPU")
+REVISION = Option("--revision", "Hub revision of the model")
+SHARE_PREFIX = Option("--share-prefix", "compute common prefixes of prompts once", choice("auto", "never", "always"))
+COMPILE = Option("--compile", "compile the backbone with its taps (backend hf)", ON)
+SHARD_SIZE = Option("--shard-size", "states per shard, the unit of commit and of resuming", WHOLE)
 
-def add_model_arguments(p: argparse.ArgumentParser) -> None:
-    p.add_argument("--backend", default="hf", help="hf, nnsight or transformer_lens (default: hf)")
-    p.add_argument(
-        "--dtype", default="auto", help="auto, float32, bfloat16, float16 or float64 (default: auto, float32 on a CPU)"
-    )
-    p.add_argument("--device", help="torch device, such as cuda:0 (default: the first GPU, else the CPU)")
-    p.add_argument("--revision", help="Hub revision of the model")
-    p.add_argument(
-        "--batch-tokens",
-        type=int,
-        help="most padded tokens per batch (default: 8192 on a CPU, or 2048 with --no-generate; 16384 on a GPU)",
-    )
+# --- items --------------------------------------------------------------------------------------------------------------
 
+BENCHMARK = Option(
+    "--benchmark",
+    "comma list of gsm8k, math500, arc_challenge, aqua_rat, builtin, builtin_choice, or names of your own",
+    NAMES,
+    "NAMES",
+    setting="benchmarks",
+)
+ITEMS = Option("--items", "rows of a benchmark from a JSON Lines file; may be repeated", FILES, "NAME=FILE")
+N = Option("--n", "items per benchmark, a seeded sample", WHOLE, default="all")
+SEED = Option("--seed", "seed of the sample", WHOLE)
 
-def names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+# --- what is captured ---------------------------------------------------------------------------------------------------
 
+SITES_KEPT = Option(
+    "--sites",
+    "comma list of resid_pre, resid_mid, resid_post, attn_out, mlp_out, z, final_norm; or none",
+    SITES,
+    "NAMES",
+)
+LAYERS_KEPT = Option(
+    "--layers", "all, last, numbers and ranges such as 0,5,10-12, or a fraction such as 0.5", LAYERS, "LAYERS"
+)
+ATTENTION = Option("--attention", "what to keep of the boundary's attention", choice("none", "summary", "rows"))
+NO_GENERATE = Option("--no-generate", "capture only", OFF, setting="generate")
 
-def files(entries: Sequence[str], flag: str) -> dict[str, str]:
-    files: dict[str, str] = {}
-    for entry in entries:
-        name, equals, path = entry.partition("=")
-        if not equals or not name or not path:
-            raise RequestError(f"{flag} {entry!r} is not NAME=FILE; write for example {flag} gsm8k=rows.jsonl")
-        if name in files:
-            raise RequestError(f"{flag} names {name!r} twice; give one file per benchmark")
-        files[name] = path
-    return files
+# --- what was declared beforehand ---------------------------------------------------------------------------------------
 
-
-def numbers(text: str, flag: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in names(text))
-    except ValueError as error:
-        raise RequestError(
-            f"{flag} {text!r} is not a comma list of numbers; write for example {flag}=-8,-4,0,4,8"
-        ) from error
-
-
-def whole(text: str, flag: str) -> int:
-    try:
-        return int(text)
-    except ValueError as error:
-        raise RequestError(f"{flag} {text!r} is not a whole number; give one, or none") from error
-
-
-def caps(text: str | None) -> int | dict[str, int] | None:
-    if text is None:
-        return None
-    try:
-        if "=" not in text:
-            return int(text)
-        pairs = [part.split("=") for part in names(text)]
-        regimes = [regime for regime, _ in pairs]
-        if len(set(regimes)) != len(regimes):
-            raise RequestError(f"--max-new-tokens {text!r} names a regime twice; give one cap each")
-        return {regime: int(value) for regime, value in pairs}
-    except ValueError as error:
-        if isinstance(error, RequestError):
-            raise
-        raise RequestError(
-            f"--max-new-tokens {text!r} is neither a number nor regime=number,...; write for example 160 or baseline=50,cot=160"
-        ) from error
+HYPOTHESES = Option(
+    "--hypotheses",
+    "hypotheses declared beforehand; the file is recorded in the run before it starts, and report tests them",
+    metavar="FILE.yaml",
+)

@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 
-def print_finished(a: argparse.Namespace, run: Any, table: Any, unit: str) -> int:
+def print_run(run: Any, table: Any, unit: str, arguments: argparse.Namespace) -> int:
     """Say what a run holds now and what comes next; 1 when something of it failed or is missing, else 0."""
     from ..reports.overview import as_text
 
-    done = run.progress
-    if a.json:
+    progress, out = run.progress, str(arguments.out)
+    if arguments.json:
         cells = json.loads(table.to_json(orient="records"))
-        print_json({"run": str(a.out), "cells": cells, "complete": done.complete})
+        print_json({"run": out, "cells": cells, "complete": progress.complete})
     else:
-        report = f"precollapse report {shlex.quote(str(a.out))} --out {shlex.quote(Path(a.out).stem + '-report')}"
-        print(f"{as_text(table)}\n\n{a.out}: {done.states} of {done.states_total} {unit}. Next: {report}")
-    return 1 if run.failed_cells or not done.complete else 0
+        report = f"precollapse report {shlex.quote(out)} --out {shlex.quote(Path(out).stem + '-report')}"
+        print(f"{as_text(table)}\n\n{out}: {progress.states} of {progress.states_total} {unit}. Next: {report}")
+    return 1 if run.failed_cells or not progress.complete else 0
 
 
 def progress_bar(label: str) -> Callable[[float, str], None]:
@@ -47,6 +47,7 @@ def progress_bar(label: str) -> Callable[[float, str], None]:
 
 
 def print_json(value: Any) -> None:
+    """A result as indented JSON; what JSON does not know, as its text."""
     print(json.dumps(value, indent=1, default=str))
 
 

@@ -1,64 +1,71 @@
-"""`precollapse report`: one or more finished runs as tables, figures and a page."""
+"""`precollapse report`: one or more finished runs as tables, figures and a page; which report they have, their kind says."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from .options import command
+from . import options
+from .command import Command, Option, settings
 from .output import progress_bar
+from .values import LAYERS, PATHS, WHOLE
 
 
-def add_report(commands: Any) -> None:
-    p = command(
-        commands,
-        "report",
-        _report,
-        "tables and figures of one or more runs, as Markdown, CSV and a self-contained HTML page",
-    )
-    p.add_argument("runs", nargs="+", metavar="RUN.zarr")
-    p.add_argument("--out", metavar="DIR", help="folder for report.md, report.csv, report.html and the figures")
-    p.add_argument("--seed", type=int, default=0, help="seed of splits, resamples and shuffles (default: 0)")
-    for_studies = p.add_argument_group("studies only")
-    for flag, default, text in (
-        ("--site", "resid_post", "states that are analysed (default: resid_post)"),
-        (
-            "--layers",
-            "all",
-            "layers the probe reads together, such as 5,10-12 or last; of several sets apart by / validation chooses (default: all)",
-        ),
-        ("--probe", "logistic", "logistic, ridge, linear, mean-difference, knn or mlp (default: logistic)"),
-        ("--target", "correct", "column that the probe predicts (default: correct)"),
-    ):
-        for_studies.add_argument(flag, default=default, help=text)
-    for flag, number, text in (
-        ("--splits", 20, "repeated splits, for the spread (default: 20)"),
-        ("--shuffles", 100, "refits on shuffled training labels (default: 100)"),
-        ("--resamples", 1000, "bootstrap resamples (default: 1000)"),
-    ):
-        for_studies.add_argument(flag, type=int, default=number, help=text)
-    for_studies.add_argument(
-        "--hypotheses", metavar="FILE.yaml", help="hypotheses to test (default: those that the run recorded)"
-    )
-    p.add_argument("--quiet", action="store_true", help="no progress bar")
-
-
-def _report(a: argparse.Namespace) -> int:
+def _report(arguments: argparse.Namespace) -> int:
     from ..reports.kinds import OPTIONS, ReportRequest, report_kind
     from ..store import open_run
 
-    runs = [open_run(path) for path in a.runs]
+    runs = [open_run(path) for path in arguments.runs]
     kind = report_kind(runs)
-    request = ReportRequest(
-        runs,
-        Path(a.out) if a.out else None,
-        a.seed,
-        {name: getattr(a, name) for name in OPTIONS},
-        None if a.quiet else progress_bar("report"),
-        shlex.join(["precollapse", *a.argv]),
-    )
-    report = kind.write(request)
-    print(report.to_json() if a.json else f"{report.to_text()}\n\n{report.written()}")
+    given = settings(arguments, ReportRequest) | {
+        "runs": runs,
+        "out": Path(arguments.out) if arguments.out else None,
+        "options": {name: getattr(arguments, name) for name in OPTIONS if name in arguments},
+        "progress": None if arguments.quiet else progress_bar("report"),
+        "command": shlex.join(["precollapse", *arguments.argv]),
+    }
+    report = kind.write(ReportRequest(**given))
+    print(report.to_json() if arguments.json else f"{report.to_text()}\n\n{report.written()}")
     return 0
+
+
+COMMAND = Command(
+    "report",
+    "tables and figures of one or more runs, as Markdown, CSV and a self-contained HTML page",
+    _report,
+    {
+        "": (
+            replace(options.RUN, flag="runs", value=PATHS),
+            options.CONFIG,
+            options.JSON,
+            options.QUIET,
+            replace(options.OUT_FOLDER, text="folder for report.md, report.csv, report.html and the figures"),
+            replace(options.SEED, text="seed of splits, resamples and shuffles"),
+        ),
+        "studies only": (
+            Option("--site", "states that are analysed"),
+            Option(
+                "--layers",
+                "layers the probe reads together, such as 5,10-12 or last; of several sets apart by / validation chooses",
+                LAYERS,
+                default="all",
+            ),
+            Option("--probe", "logistic, ridge, linear, mean-difference, knn or mlp"),
+            Option("--target", "column that the probe predicts"),
+            Option("--splits", "repeated splits, for the spread", WHOLE, default="{n_splits}"),
+            Option("--shuffles", "refits on shuffled training labels", WHOLE),
+            Option("--resamples", "bootstrap resamples", WHOLE),
+            replace(options.HYPOTHESES, text="hypotheses to test", default="those that the run recorded"),
+        ),
+    },
+    examples=(
+        ("everything about one run: a page, tables and figures", "precollapse report run.zarr --out run-report"),
+        (
+            "two models side by side; validation chooses between early and late layers",
+            "precollapse report small.zarr large.zarr --layers 0-9/10-19 --seed 1 --out both-report",
+        ),
+    ),
+    source="analysis.cells:Settings",
+)

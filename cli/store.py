@@ -1,4 +1,4 @@
-"""`precollapse info | verify | repair | export | import`: runs as files, without a model."""
+"""`precollapse info | verify | repair | export | import`: runs as files; none of these needs a model."""
 
 from __future__ import annotations
 
@@ -6,25 +6,22 @@ import argparse
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from .options import command
+from . import options
+from .command import Command, Option
 from .output import print_json
+from .values import Value
 
 
-def add_info(commands: Any) -> None:
-    p = command(commands, "info", _info, "what a run holds and how far it is")
-    p.add_argument("run", metavar="RUN.zarr")
-
-
-def _info(a: argparse.Namespace) -> int:
+def _info(arguments: argparse.Namespace) -> int:
     from ..reports.overview import as_text, overview
     from ..store import describe, open_run
 
-    facts = describe(a.run)
-    table = overview(open_run(a.run))
-    if a.json:
+    facts = describe(arguments.run)
+    table = overview(open_run(arguments.run))
+    if arguments.json:
         print_json({**facts, "cells": json.loads(table.to_json(orient="records"))})
         return 0
     capture = facts["manifest"].get("capture", {})
@@ -50,19 +47,12 @@ def _info(a: argparse.Namespace) -> int:
     return 0
 
 
-def add_verify(commands: Any) -> None:
-    p = command(
-        commands, "verify", _verify, "read every committed byte of a run again and compare it with its checksums"
-    )
-    p.add_argument("run", metavar="RUN.zarr")
-
-
-def _verify(a: argparse.Namespace) -> int:
+def _verify(arguments: argparse.Namespace) -> int:
     from ..store import open_run, verify
 
-    faults = verify(a.run)
-    if a.json:
-        print_json({"run": a.run, "sound": not faults, "faults": [str(fault) for fault in faults]})
+    faults = verify(arguments.run)
+    if arguments.json:
+        print_json({"run": arguments.run, "sound": not faults, "faults": [str(fault) for fault in faults]})
         return 1 if faults else 0
     for fault in faults:
         print(fault)
@@ -70,37 +60,27 @@ def _verify(a: argparse.Namespace) -> int:
         if any(fault.where == "plan.json" for fault in faults):
             advice = "nothing can be repaired without the plan: restore plan.json from a copy"
         else:
-            advice = f"`precollapse repair {a.run}` has the damaged shards made again by the next run"
-        print(f"{a.run}: {len(faults)} {'fault' if len(faults) == 1 else 'faults'}; {advice}", file=sys.stderr)
+            advice = f"`precollapse repair {arguments.run}` has the damaged shards made again by the next run"
+        print(f"{arguments.run}: {len(faults)} {'fault' if len(faults) == 1 else 'faults'}; {advice}", file=sys.stderr)
         return 1
-    progress = open_run(a.run).progress
+    progress = open_run(arguments.run).progress
     print(
-        f"{a.run}: sound; {progress.shards} of {progress.shards_total} shards and {progress.states} states are committed"
+        f"{arguments.run}: sound; {progress.shards} of {progress.shards_total} shards and {progress.states} states are committed"
     )
     return 0
 
 
-def add_repair(commands: Any) -> None:
-    p = command(
-        commands,
-        "repair",
-        _repair,
-        "take damaged shards of a run back, so that the next run makes them again, and sweep leftovers",
-    )
-    p.add_argument("run", metavar="RUN.zarr")
-
-
-def _repair(a: argparse.Namespace) -> int:
+def _repair(arguments: argparse.Namespace) -> int:
     import dataclasses
 
     from ..store import repair
 
-    done = repair(a.run)
-    if a.json:
+    done = repair(arguments.run)
+    if arguments.json:
         print_json(dataclasses.asdict(done))
         return 0
     print(
-        f"{a.run}: {len(done.withdrawn)} damaged shards taken back, {len(done.rewritten)} metadata files written anew, "
+        f"{arguments.run}: {len(done.withdrawn)} damaged shards taken back, {len(done.rewritten)} metadata files written anew, "
         f"{done.moved} files moved to their place, {len(done.aside)} files of no shard moved to _damaged, "
         f"{done.removed} leftovers removed, {done.kept} left alone"
     )
@@ -109,54 +89,116 @@ def _repair(a: argparse.Namespace) -> int:
     return 0
 
 
-_FORMATS = {
-    "safetensors": "one file per benchmark and regime, and states.jsonl; `precollapse import` reads it back",
-    "parquet": "a table of the states, and one file per array",
-    "npz": "one file per benchmark and regime, and states.jsonl",
-}
-
-
-def add_export(commands: Any) -> None:
-    p = command(commands, "export", _export, "copy the committed states of a run into files of another format")
-    p.add_argument("run", metavar="RUN.zarr")
-    formats = p.add_mutually_exclusive_group(required=True)
-    for name in ("safetensors", "parquet", "npz"):
-        formats.add_argument(f"--{name}", dest="format", action="store_const", const=name, help=_FORMATS[name])
-    p.add_argument(
-        "--out", metavar="DIR", help="a new folder (default: beside the run; in the working folder for a bucket)"
-    )
-
-
-def _export(a: argparse.Namespace) -> int:
+def _export(arguments: argparse.Namespace) -> int:
     from ..store import export
 
-    beside = Path(a.run.rstrip("/").rpartition("/")[2]) if "://" in a.run else Path(a.run)
+    beside = Path(arguments.run.rstrip("/").rpartition("/")[2]) if "://" in arguments.run else Path(arguments.run)
     beside = beside if beside.name not in ("", "..") else Path(os.path.abspath(beside))
-    out = Path(a.out) if a.out else beside.with_suffix(f".{a.format}")
-    files = export(a.run, a.format, out)
-    if a.json:
+    out = Path(arguments.out) if arguments.out else beside.with_suffix(f".{arguments.format}")
+    files = export(arguments.run, arguments.format, out)
+    if arguments.json:
         print_json({"files": [str(path) for path in files]})
     else:
         print(f"{out}: {len(files)} files, {sum(path.stat().st_size for path in files) / 1e6:.1f} MB")
     return 0
 
 
-def add_import(commands: Any) -> None:
-    p = command(commands, "import", _import, "make a run of saved activations: a folder of safetensors files with ids")
-    p.add_argument(
-        "folder",
-        metavar="DIR",
-        help="*.safetensors and the ids of their rows: states.jsonl, ids.json or ids.txt; or what export --safetensors wrote",
-    )
-    p.add_argument("--out", required=True, metavar="RUN.zarr", help="the run to make")
-
-
-def _import(a: argparse.Namespace) -> int:
+def _import(arguments: argparse.Namespace) -> int:
     from ..store import import_activations
 
-    run = import_activations(a.folder, a.out)
-    if a.json:
-        print_json({"run": a.out, "states": len(run.states)})
+    run = import_activations(arguments.folder, arguments.out)
+    if arguments.json:
+        print_json({"run": arguments.out, "states": len(run.states)})
     else:
-        print(f"{a.out}: {len(run.states)} states")
+        print(f"{arguments.out}: {len(run.states)} states")
     return 0
+
+
+def _format(name: str, text: str) -> Option:
+    """A format to export to."""
+    return Option(f"--{name}", text, Value(name, str, {"action": "store_const", "const": name}), setting="format")
+
+
+COMMANDS = (
+    Command(
+        "info",
+        "what a run holds and how far it is",
+        _info,
+        {"": (options.RUN, options.JSON)},
+        examples=(
+            ("arrays, cells and progress", "precollapse info run.zarr"),
+            ("the same of a run in a bucket, for a script", "precollapse info s3://bucket/run.zarr --json"),
+        ),
+    ),
+    Command(
+        "verify",
+        "read every committed byte of a run again and compare it with its checksums",
+        _verify,
+        {"": (options.RUN, options.JSON)},
+        examples=(
+            ("after a copy", "precollapse verify run.zarr"),
+            ("the faults as a list, for a script", "precollapse verify run.zarr --json"),
+        ),
+    ),
+    Command(
+        "repair",
+        "take damaged shards of a run back, so that the next run makes them again, and sweep leftovers",
+        _repair,
+        {"": (options.RUN, options.JSON)},
+        examples=(
+            ("take back what verify found", "precollapse repair run.zarr"),
+            ("what was done, for a script", "precollapse repair run.zarr --json"),
+        ),
+    ),
+    Command(
+        "export",
+        "copy the committed states of a run into files of another format",
+        _export,
+        {
+            "": (
+                options.RUN,
+                options.JSON,
+                replace(
+                    options.OUT_FOLDER,
+                    text="a new folder",
+                    default="beside the run; in the working folder for a bucket",
+                ),
+            ),
+        },
+        examples=(
+            ("states as a table, arrays as files beside it", "precollapse export run.zarr --parquet --out tables"),
+            ("for other tools, and for import", "precollapse export run.zarr --safetensors"),
+        ),
+        one_of=(
+            _format(
+                "safetensors",
+                "one file per benchmark and regime, and states.jsonl; `precollapse import` reads it back",
+            ),
+            _format("parquet", "a table of the states, and one file per array"),
+            _format("npz", "one file per benchmark and regime, and states.jsonl"),
+        ),
+    ),
+    Command(
+        "import",
+        "make a run of saved activations: a folder of safetensors files with ids",
+        _import,
+        {
+            "": (
+                Option(
+                    "folder",
+                    "*.safetensors and the ids of their rows: states.jsonl, ids.json or ids.txt; or what export --safetensors wrote",
+                    metavar="DIR",
+                ),
+                options.JSON,
+                replace(options.OUT_RUN, text="the run to make (required)"),
+            ),
+        },
+        examples=(
+            ("what export wrote", "precollapse import run.safetensors --out again.zarr"),
+            (
+                "activations of another tool, with ids.txt beside them",
+                "precollapse import activations --out theirs.zarr",
+            ),
+        ),
+    ),
+)
