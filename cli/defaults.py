@@ -23,7 +23,7 @@ def declared(where: str) -> Mapping[str, Any]:
     Parameters
     ----------
     where : str
-        Module (from the package on) and name, such as "studies.config:StudyConfig".
+        Module (from the package on) and name, such as "studies:StudyConfig".
 
     Raises
     ------
@@ -33,8 +33,8 @@ def declared(where: str) -> Mapping[str, Any]:
     module, _, name = where.partition(":")
     node, module = _definition(module, name)
     if isinstance(node, ast.ClassDef):
-        fields = [line for line in node.body if isinstance(line, ast.AnnAssign) and line.value is not None]
-        return {line.target.id: _value(line.value, module) for line in fields if isinstance(line.target, ast.Name)}
+        fields = [line for line in node.body if isinstance(line, ast.AnnAssign)]
+        return {f.target.id: _value(f.value, module) for f in fields if isinstance(f.target, ast.Name) and f.value}
     if not isinstance(node, ast.FunctionDef):
         raise LookupError(f"{where} is neither a class nor a function")
     positional = [*node.args.posonlyargs, *node.args.args]
@@ -53,24 +53,36 @@ def _syntax(module: str) -> ast.Module:
 
 
 def _definition(module: str, name: str) -> tuple[ast.AST, str]:
-    """What a module calls `name`, and the module that defines it: an import is followed."""
+    """What a module calls `name`, and the module that defines it: imports are followed, a package's lazy names too."""
     for line in _syntax(module).body:
         if isinstance(line, ast.ClassDef | ast.FunctionDef) and line.name == name:
             return line, module
-        if isinstance(line, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in line.targets):
+        if (
+            isinstance(line, ast.AnnAssign)
+            and isinstance(line.target, ast.Name)
+            and line.target.id == name
+            and line.value
+        ):
             return line.value, module
-        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and line.target.id == name:
-            if line.value is not None:
+        if isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name):
+            if line.targets[0].id == name:
                 return line.value, module
+            if line.targets[0].id == "_LAZY" and name in (lazy := ast.literal_eval(line.value)):
+                return _definition(_relative(module, lazy[name]), name)
         if isinstance(line, ast.ImportFrom) and line.level:
             for alias in line.names:
                 if (alias.asname or alias.name) == name:
-                    package = module.split(".")
-                    if not _ROOT.joinpath(*package).is_dir():
-                        package = package[:-1]
-                    package = package[: len(package) - (line.level - 1)]
-                    return _definition(".".join([*package, *filter(None, [line.module])]), alias.name)
+                    return _definition(_relative(module, "." * line.level + (line.module or "")), alias.name)
     raise LookupError(f"{module} does not define {name}")
+
+
+def _relative(module: str, target: str) -> str:
+    """The module that `target`, with its dots, is in `module`."""
+    parts = module.split(".")
+    package = parts if _ROOT.joinpath(*parts).is_dir() else parts[:-1]
+    name = target.lstrip(".")
+    up = len(target) - len(name) - 1
+    return ".".join([*package[: len(package) - up], *filter(None, [name])])
 
 
 def _value(node: ast.expr, module: str) -> Any:

@@ -12,9 +12,9 @@ from .output import print_run, quiet_libraries
 from .values import CAPS, NAMES, ON, PLACES, WHOLE, choice
 
 if TYPE_CHECKING:
-    from ..studies.config import StudyConfig
+    from ..studies import StudyConfig
 
-SOURCE = "studies.config:StudyConfig"
+SOURCE = "studies:StudyConfig"
 
 STUDY = {
     "model": (

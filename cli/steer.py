@@ -83,5 +83,5 @@ COMMAND = Command(
             "precollapse steer run.zarr --layer -1 --target entropy_bits --no-generate --n 20 --json",
         ),
     ),
-    source="studies.steer:SteerConfig",
+    source="studies:SteerConfig",
 )

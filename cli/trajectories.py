@@ -12,7 +12,7 @@ from .output import print_run, quiet_libraries
 from .values import FILES, NAMES, NUMBER, ON, SOME_NAMES, TEXTS, WHOLE, WHOLE_OR_NONE, choice
 
 if TYPE_CHECKING:
-    from ..studies.trajectories.config import TrajectoryConfig
+    from ..studies import TrajectoryConfig
 
 
 def trajectory_config(arguments: argparse.Namespace) -> TrajectoryConfig:
@@ -126,5 +126,5 @@ COMMAND = Command(
             "precollapse trajectories --benchmark builtin_choice --n 10 --forced --residual --out forced.zarr",
         ),
     ),
-    source="studies.trajectories.config:TrajectoryConfig",
+    source="studies:TrajectoryConfig",
 )

@@ -80,7 +80,7 @@ def test_defaults_read_from_the_source_are_those_of_the_fields(command):
 
 def test_a_default_that_cannot_be_read_is_an_error():
     with pytest.raises(LookupError, match="does not define Nothing"):
-        declared("studies.config:Nothing")
+        declared("studies:Nothing")
     with pytest.raises(LookupError, match="is no literal"):
         declared("cli.command:Option")
 
@@ -96,7 +96,8 @@ def test_every_option_with_a_setting_is_one_of_the_target(command):
 def test_choices_and_numbers_told_in_the_help_are_those_of_the_code():
     from precollapse.analysis.trajectories import TIE_RULES
     from precollapse.hooks import extractor
-    from precollapse.studies import config, prompts
+    from precollapse.studies import prompts
+    from precollapse.studies.study import config
     from precollapse.studies.trajectories.config import GRADED, TAG_SIDES
 
     options = {(c.name, o.flag): o for c in COMMANDS.values() for o in c.options}
