@@ -129,7 +129,6 @@ class Command:
             help=self.text,
             description=self.text[0].upper() + self.text[1:] + ".",
             epilog="examples:\n" + "\n".join(f"  # {what}\n  {line}" for what, line in self.examples),
-            argument_default=argparse.SUPPRESS,
             formatter_class=partial(Help, options={o.name: o for o in everything}, source=self.source),
         )
         add_options(parser, self.groups, switches_go_back=self.reads_config)
@@ -163,7 +162,10 @@ class Command:
 def add_options(
     parser: argparse.ArgumentParser, groups: Mapping[str, Sequence[Option]], switches_go_back: bool = False
 ) -> None:
-    """Add options to a parser, each group under its title; switches with a hidden opposite where they can go back."""
+    """Add options to a parser, each group under its title; switches with a hidden opposite where they can go back.
+
+    An option that is not given is not among the arguments, so that its setting keeps the default that it declares.
+    """
     for title, options in groups.items():
         group = parser.add_argument_group(title) if title else parser
         for option in options:
@@ -171,14 +173,14 @@ def add_options(
             if switches_go_back and option.value.is_switch:
                 constant = not option.value.keywords["const"]
                 hidden = {"action": "store_const", "const": constant, "help": argparse.SUPPRESS}
-                group.add_argument(option.opposite, dest=option.name, **hidden)
+                group.add_argument(option.opposite, dest=option.name, default=argparse.SUPPRESS, **hidden)
 
 
 def _add(group: Any, option: Option) -> None:
     keywords = {"help": option.text, **option.value.keywords}
     metavar = option.metavar
     if not option.is_positional:
-        keywords["dest"] = option.name
+        keywords |= {"dest": option.name, "default": argparse.SUPPRESS}
         if not option.value.is_switch and "choices" not in keywords:
             metavar = metavar or option.flag[2:].replace("-", "_").upper()
     if metavar is not None:

@@ -14,8 +14,6 @@ from .values import CAPS, NAMES, ON, PLACES, WHOLE, choice
 if TYPE_CHECKING:
     from ..studies import StudyConfig
 
-SOURCE = "studies:StudyConfig"
-
 STUDY = {
     "model": (
         options.MODEL,
@@ -122,5 +120,5 @@ COMMAND = Command(
             "--no-generate --out mine.zarr",
         ),
     ),
-    source=SOURCE,
+    source="studies:StudyConfig",
 )

@@ -88,9 +88,22 @@ def test_a_default_that_cannot_be_read_is_an_error():
 @pytest.mark.parametrize("command", CONFIGURABLE)
 def test_every_option_with_a_setting_is_one_of_the_target(command):
     """A flag that no setting takes would be passed over without a word."""
-    own = {"config", "json", "quiet", "out", "forced", "both", "hypotheses", "layers"}
+    from precollapse.reports.kinds import OPTIONS
+
+    own = {"config", "json", "quiet", "out", "forced", "both"} | (set(OPTIONS) if command == "report" else set())
     names = {option.name for option in COMMANDS[command].options}
     assert names - own <= set(inspect.signature(target(command)).parameters)
+
+
+def test_report_passes_on_every_option_that_a_kind_reads_with_the_defaults_of_the_analysis():
+    from precollapse.analysis.cells import Settings
+    from precollapse.reports.kinds import OPTIONS, ReportRequest
+
+    assert set(OPTIONS) <= {option.name for option in COMMANDS["report"].options}
+    plain = Settings()
+    same = {"splits": plain.n_splits, "layers": "all", "hypotheses": None}
+    assert OPTIONS == {name: same[name] if name in same else getattr(plain, name) for name in OPTIONS}
+    assert ReportRequest(()).seed == plain.seed
 
 
 def test_choices_and_numbers_told_in_the_help_are_those_of_the_code():
@@ -128,6 +141,19 @@ def test_without_flags_every_setting_keeps_its_default():
 
     assert study_config(parsed("run", "--out", "x.zarr")) == StudyConfig("x.zarr")
     assert trajectory_config(parsed("trajectories", "--out", "x.zarr")) == TrajectoryConfig("x.zarr")
+
+
+def test_the_options_of_a_study_can_be_added_to_any_parser():
+    import argparse
+
+    from precollapse.cli.run import add_study_arguments, study_config
+    from precollapse.studies import StudyConfig
+
+    parser = argparse.ArgumentParser()
+    add_study_arguments(parser)
+    arguments = parser.parse_args(["--n", "3", "--sites", "none"])
+    arguments.out = "x.zarr"
+    assert study_config(arguments) == StudyConfig("x.zarr", n=3, sites=())
 
 
 def test_rule_and_cap_are_those_of_the_measures_taken():
