@@ -21,7 +21,7 @@ demo: $(VENV)/.demo
 
 # The models are tiny: a second thread would only wait for the first, so it is a second process that helps.
 test: $(VENV)/.test
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/pytest -n $(JOBS) --dist loadfile
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

