@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import RequestError
+from .probing import linear, splits
+from .probing.linear import LinearProbe
+from .probing.targets import yes_or_no
 
 METHODS = ("mean-difference", "probe")
-C_GRID = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2)
-FALLBACK_C = 1.0
-FEW_VALIDATION = 5
-"""With fewer validation states of the rarer class the choice of C is said to rest on few."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,33 +141,6 @@ def learn_direction(
 
 
 @dataclass(frozen=True, eq=False)
-class LinearProbe:
-    """A logistic probe in the states' own coordinates: logit = state . weight + bias.
-
-    Attributes
-    ----------
-    weight : float64 [d]
-    bias : float
-    C : float
-    note : str
-        Why C was not chosen on validation items, or on how few of the rarer class; empty otherwise.
-    train_auroc, validation_auroc : float
-        NaN where a part holds one class only.
-    """
-
-    weight: np.ndarray
-    bias: float
-    C: float
-    note: str
-    train_auroc: float
-    validation_auroc: float
-
-    def __call__(self, states: np.ndarray) -> np.ndarray:
-        """Logits [n] of states [n, d]."""
-        return np.asarray(states, np.float64) @ self.weight + self.bias
-
-
-@dataclass(frozen=True, eq=False)
 class TrainingStates:
     """States with a usable outcome, by part of the split.
 
@@ -253,44 +225,8 @@ class TrainingStates:
         return total / weights
 
     def probe(self) -> LinearProbe:
-        """Logistic probe on the training states, centred by cell and scaled; C by validation AUROC.
-
-        Weights lie in the span of the training states whatever the penalty, so the fit is made in coordinates of that
-        span: exact, and small where features outnumber states.
-        """
-        from sklearn.linear_model import LogisticRegression
-
-        train, validation = self.part == 0, self.part == 1
-        x = self.x.copy()
-        means = {c: x[train & (self.cell == c)].mean(0) for c in np.unique(self.cell[train])}
-        for c in np.unique(self.cell):
-            x[self.cell == c] -= means.get(c, x[train].mean(0))
-        scale = x[train].std(0)
-        scale = np.where(scale <= 1e-7 * np.abs(self.x[train]).max(0), 1.0, scale)
-        z = x / scale
-        _, lengths, span = np.linalg.svd(z[train], full_matrices=False)
-        span = span[lengths > lengths.max() * max(z[train].shape) * np.finfo(float).eps]
-        reduced = z @ span.T
-        fits = []
-        for c in C_GRID:
-            model = LogisticRegression(C=c, solver="newton-cholesky", tol=1e-8, max_iter=1000)
-            fits.append(model.fit(reduced[train], self.y[train]))
-        marks = [_auroc(self.y[validation], m.decision_function(reduced)[validation]) for m in fits]
-        defined = all(map(math.isfinite, marks))
-        best = int(np.argmax(np.round(marks, 12))) if defined else C_GRID.index(FALLBACK_C)
-        model = fits[best]
-        rarer = min(int(self.y[validation].sum()), int((~self.y[validation]).sum()))
-        few = f"only {rarer} validation states of the rarer class" if rarer < FEW_VALIDATION else ""
-        weight = (model.coef_[0] @ span) / scale
-        centre = np.mean([means[c] for c in self.cell[train]], axis=0)
-        return LinearProbe(
-            weight,
-            float(model.intercept_[0] - centre @ weight),
-            C_GRID[best],
-            few if defined else f"validation items hold one class or none: C fixed at {FALLBACK_C:g}",
-            _auroc(self.y[train], model.decision_function(reduced)[train]),
-            marks[best],
-        )
+        """Logistic probe on the training states, centred by cell and scaled; C by validation AUROC (see `linear.fit`)."""
+        return linear.fit(self.x, self.y, self.part, self.cell)
 
     def items_of(self, part: int) -> tuple[tuple[str, str], ...]:
         """Distinct items of a part, in order."""
@@ -341,7 +277,7 @@ def _classes(column: Any, target: str, positive: Any, negative: Any, train: np.n
             elif negative is None or values[i] == negative:
                 out[i] = 0.0
         return out, f"{target} = {positive} against " + ("all else" if negative is None else str(negative))
-    if all(isinstance(v, bool | np.bool_) or (isinstance(v, int | float) and v in (0, 1)) for v in present):
+    if yes_or_no(present):
         out[known] = [float(v) for v, k in zip(values, known, strict=True) if k]
         return out, target
     if all(isinstance(v, int | float | np.number) for v in present):
@@ -377,18 +313,5 @@ def _parts(items: list[tuple[str, str]], column: Any, known: np.ndarray, split: 
     labels: dict[tuple[str, str], list[str]] = {}
     for item, value, k in zip(items, balancing_labels(column), known, strict=True):
         labels.setdefault(item, []).append(str(value) if k else "")
-    rng = np.random.default_rng(seed)
-    order = list(labels)
-    draw = rng.permutation(len(order))
-    ranked = sorted(range(len(order)), key=lambda i: (labels[order[i]], draw[i]))
-    # walk the items label by label and give each tenth its parts, from a random start
-    start = rng.integers(10)
-    dealt = [0, 0, 1, 0, 2, 0, 0, 1, 0, 2]
-    part = {order[i]: dealt[(rank + start) % 10] for rank, i in enumerate(ranked)}
+    part = splits.deal_tenths(labels, seed)
     return np.array([part[item] for item in items], dtype=int)
-
-
-def _auroc(y: np.ndarray, score: np.ndarray) -> float:
-    from sklearn.metrics import roc_auc_score
-
-    return float(roc_auc_score(y, score)) if 0 < y.sum() < y.size else math.nan
