@@ -36,7 +36,7 @@ def test_what_is_not_a_number_is_no_agreement():
         assert math.isnan(relative_difference(*pair))
         assert math.isnan(largest([0.0, relative_difference(*pair), 1.0]))
     assert math.isnan(largest([]))
-    assert choose([Way("fast", "it", lambda: [bad])], lambda: [PLAIN], "plain").name == "plain"
+    assert choose([Way("fast", "it", lambda: [bad])], lambda: [PLAIN], "plain", torch.float32).name == "plain"
 
 
 def test_every_dtype_has_its_limits_and_wider_ones_are_no_looser():
@@ -62,15 +62,15 @@ def test_the_first_way_that_is_right_is_taken_and_the_others_reasons_are_said():
         Way("wrong", "the third way", lambda: [WRONG]),
         Way("right", "the last way", lambda: [PLAIN]),
     ]
-    method = choose(ways, plain, "plain")
+    method = choose(ways, plain, "plain", torch.float32)
     assert method.name == "right" and method.error == 0 and len(plain_passes) == 1
     assert method.reason == (
         "it takes no mask; the second way failed in the model's own code (ValueError: no such cache); "
         "the third way gave states that differ by 0.5 from those of plain passes"
     )
-    assert choose(ways[:3], plain, "plain").name == "plain"
-    assert choose(ways[-1:], plain, "plain").reason is None
-    choose(ways[:1], lambda: pytest.fail("nothing is to be compared"), "plain")
+    assert choose(ways[:3], plain, "plain", torch.float32).name == "plain"
+    assert choose(ways[-1:], plain, "plain", torch.float32).reason is None
+    choose(ways[:1], lambda: pytest.fail("nothing is to be compared"), "plain", torch.float32)
 
 
 def test_a_tree_that_is_wrong_at_a_small_state_only_is_not_taken(monkeypatch):

@@ -207,7 +207,7 @@ def _method(model: Any, arch: Architecture) -> Method:
         rows = WholeTexts(arch, texts, origins, device)
         return [rows.step(tokens) for tokens in following]
 
-    return choose([Way("shared", "sharing a prefix", shared, _unfit(arch))], plain, "copies")
+    return choose([Way("shared", "sharing a prefix", shared, _unfit(arch))], plain, "copies", model.dtype)
 
 
 def _unfit(arch: Architecture) -> str | None:

@@ -89,7 +89,7 @@ def remembered(model: Any, question: tuple[str, ...], answer: Callable[[], Metho
     return methods[key]
 
 
-def choose(ways: Sequence[Way], plain: Callable[[], Sequence[Tensor]], otherwise: str) -> Method:
+def choose(ways: Sequence[Way], plain: Callable[[], Sequence[Tensor]], otherwise: str, dtype: torch.dtype) -> Method:
     """The first of some ways whose states equal those of plain passes, as far as the dtype explains; else `otherwise`.
 
     Parameters
@@ -100,6 +100,8 @@ def choose(ways: Sequence[Way], plain: Callable[[], Sequence[Tensor]], otherwise
         Runs the same prompts plainly; returns tensors [..., d] of states. Called once, and only when some way is fit to be tried.
     otherwise : str
         Name of what is always right.
+    dtype : torch.dtype
+        In which the model computes; some families hand out float32 whatever that is.
     """
     reasons: list[str] = []
     expected, error = None, math.nan
@@ -114,7 +116,7 @@ def choose(ways: Sequence[Way], plain: Callable[[], Sequence[Tensor]], otherwise
                 error = math.nan
                 reason = f"{way.title} failed in the model's own code ({type(failure).__name__}: {first_line})"
             else:
-                if error <= max(limits(states.dtype).states for states in expected):
+                if error <= limits(dtype).states:
                     return Method(way.name, "; ".join(reasons) or None, error)
                 reason = f"{way.title} gave states that differ by {error:.2g} from those of plain passes"
         reasons.append(reason)

@@ -309,7 +309,9 @@ class SharedPrefixes:
         def shared() -> list[Tensor]:
             return states(*self.rows(prompts, range(3), self.prefill(tokens[:half]), request, index))
 
-        return choose([Way("shared", "a prefix shared from its cache", shared)], plain, "whole")
+        return choose(
+            [Way("shared", "a prefix shared from its cache", shared)], plain, "whole", self.backend.model.dtype
+        )
 
     def _one_more(self, batch: Batch, cache: Any) -> Tensor:
         """The state of one more token after each row of a left-padded batch, going on from its cache."""

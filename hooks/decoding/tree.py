@@ -329,7 +329,7 @@ def _method(model: Any, arch: Architecture) -> Method:
         way("tree", "one pass under a tree mask", _unfit(model, arch)),
         way("cache", "reusing its cache", no_cache),
     ]
-    return choose(ways, lambda: [run_separately(arch, model, segments, rows).final], "separate")
+    return choose(ways, lambda: [run_separately(arch, model, segments, rows).final], "separate", model.dtype)
 
 
 def _unfit(model: Any, arch: Architecture) -> str | None:
