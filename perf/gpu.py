@@ -1,6 +1,6 @@
 """Every operator on the GPU at hand: checked against float64, timed, and held against the device's own two floors.
 
-    python perf/gpu.py [--json FILE] [--seconds 220] [--width 4096] [--vocabulary 128256]
+    python perf/gpu.py [--json FILE] [--seconds 220] [--only vocab,attention] [--width 4096] [--vocabulary 128256]
 
 Bandwidth is measured as a copy, arithmetic as a square matrix product. Every operator stands beside the same result in
 torch, eager and compiled, and the vocabulary statistics beside public fused kernels where those are installed and run. A
@@ -365,7 +365,11 @@ def main() -> int:
     parser.add_argument("--width", type=int, default=4096)
     parser.add_argument("--vocabulary", type=int, default=128256)
     parser.add_argument("--selftest", action="store_true", help="toy sizes on the CPU, to test this script")
+    parser.add_argument("--only", help="comma list of sections: " + ", ".join(section.__name__ for section in SECTIONS))
     asked = parser.parse_args()
+    wanted = asked.only.split(",") if asked.only else [section.__name__ for section in SECTIONS]
+    if unknown := sorted(set(wanted) - {section.__name__ for section in SECTIONS}):
+        parser.error(f"there is no section {', '.join(unknown)}; --help lists them")
     if not asked.selftest and not torch.cuda.is_available():
         parser.error("no GPU is visible to torch; --selftest runs the script itself at toy sizes")
     torch.manual_seed(0)
@@ -373,6 +377,8 @@ def main() -> int:
     print(f"{where}, torch {torch.__version__}", flush=True)
     bench, failed = Bench(asked), []
     for section in SECTIONS:
+        if section.__name__ not in wanted:
+            continue
         if bench.out_of_time(section.__name__):
             continue
         try:

@@ -12,8 +12,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 LONG = (
-    "test_kernels_perf",
     "test_hooks_steering",
+    "test_analysis_report",
+    "test_kernels_perf",
     "test_kernels_triton_compile",
     "test_kernels_triton_interpreter",
     "test_hooks_faults",

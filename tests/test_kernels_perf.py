@@ -44,7 +44,7 @@ def test_gpu_script_tells_what_failed(tmp_path: Path) -> None:
         "import precollapse.kernels as kernels; right = kernels.logits_stats\n"
         "kernels.logits_stats = lambda z, *a, **b: right(z * 1.001, *a, **b)"
     )
-    done, found = run(tmp_path, "gpu.py", "--selftest", before=wrong)
+    done, found = run(tmp_path, "gpu.py", "--selftest", "--only", "one_pass,attention", before=wrong)
     assert done.returncode == 1 and "one_pass" in found["failed"] and "attention" not in found["failed"]
 
 
