@@ -163,7 +163,7 @@ def combine(layers: Sequence[LayerSpread], left_out: int = 0) -> Dimensionality:
 def centred(gram: np.ndarray) -> np.ndarray:
     """Gram matrix of the same rows after taking their mean away."""
     mean = gram.mean(axis=0)
-    return gram - mean[:, None] - mean[None, :] + mean.mean()
+    return np.asarray(gram - mean[:, None] - mean[None, :] + mean.mean())
 
 
 def centred_gram(x: np.ndarray) -> np.ndarray:
@@ -172,7 +172,7 @@ def centred_gram(x: np.ndarray) -> np.ndarray:
     if rows.shape[0] == 0:
         return np.zeros((0, 0))
     rows = rows - rows.mean(axis=0)
-    return rows @ rows.T
+    return np.asarray(rows @ rows.T)
 
 
 def ratio_from_gram(gram: np.ndarray, unbiased: bool = False) -> float:

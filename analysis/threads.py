@@ -24,7 +24,8 @@ def _controller() -> Any:
 
 def single_threaded() -> AbstractContextManager[Any]:
     """Context in which the linear algebra libraries use one thread."""
-    return _controller().limit(limits=1)
+    limits: AbstractContextManager[Any] = _controller().limit(limits=1)
+    return limits
 
 
 def in_threads(work: Callable[[int], T], count: int) -> list[T]:

@@ -172,7 +172,7 @@ def add_options(
             _add(group, option)
             if switches_go_back and option.value.is_switch:
                 constant = not option.value.keywords["const"]
-                hidden = {"action": "store_const", "const": constant, "help": argparse.SUPPRESS}
+                hidden: dict[str, Any] = {"action": "store_const", "const": constant, "help": argparse.SUPPRESS}
                 group.add_argument(option.opposite, dest=option.name, default=argparse.SUPPRESS, **hidden)
 
 

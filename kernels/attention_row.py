@@ -114,7 +114,8 @@ def attention_row(
             raise ValueError(f"{name}: window must be at least 1, found {window}.")
     checks.text(name, "backend", backend)
     factor = 1.0 / math.sqrt(width) if scale is None else scale
-    return torch.ops.precollapse.attention_row(query, key, index, mask, factor, softcap, window, sinks, backend)
+    row: Tensor = torch.ops.precollapse.attention_row(query, key, index, mask, factor, softcap, window, sinks, backend)
+    return row
 
 
 def _check_mask(operator: str, mask: Tensor, full: tuple[int, int, int, int]) -> None:

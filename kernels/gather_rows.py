@@ -67,8 +67,8 @@ def gather_rows(x: Tensor, index: Tensor, out: Tensor, layer: int, *, backend: s
 
 
 # Defined by hand: `torch.library.custom_op` costs several times the work of a row here, once per layer.
-_library = torch.library.Library("precollapse", "FRAGMENT")
-_library.define("gather_rows(Tensor x, Tensor index, Tensor(a!) out, SymInt layer, str backend) -> ()")
+_library = torch.library.Library("precollapse", "FRAGMENT")  # type: ignore[no-untyped-call]
+_library.define("gather_rows(Tensor x, Tensor index, Tensor(a!) out, SymInt layer, str backend) -> ()")  # type: ignore[no-untyped-call]
 
 
 @GATHER_ROWS.form("torch", rank=0, accuracy=ACCURACY)
@@ -93,7 +93,7 @@ def _gather_rows(x: Tensor, index: Tensor, out: Tensor, layer: int, backend: str
     GATHER_ROWS.choose(backend, x.device, x.dtype).run(x, index, out, layer)
 
 
-_library.impl("gather_rows", _gather_rows, "CompositeExplicitAutograd")
+_library.impl("gather_rows", _gather_rows, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
 
 
 @torch.library.register_fake("precollapse::gather_rows", lib=_library)

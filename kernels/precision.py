@@ -9,6 +9,7 @@ Autocast belongs to the thread and is switched off for the time of a call.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 
@@ -17,8 +18,8 @@ def product_dtype(device: torch.device) -> torch.dtype:
     """The narrowest dtype whose products keep float32's precision on this device: float32, or float64."""
     if device.type not in ("cuda", "cpu"):
         return torch.float32
-    here = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
-    settings = here.matmul  # type: ignore[attr-defined]
+    backend: Any = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
+    settings = backend.matmul
     return torch.float64 if settings.fp32_precision in ("tf32", "bf16") else torch.float32
 
 

@@ -119,7 +119,7 @@ def search(
 def _normalised(x: np.ndarray, train: np.ndarray) -> np.ndarray:
     centre = x - x[train].mean(axis=0)
     scale = centre[train].std(axis=0)
-    return centre / np.where(scale > 0, scale, 1.0)
+    return np.asarray(centre / np.where(scale > 0, scale, 1.0))
 
 
 def _fit(yes: np.ndarray, no: np.ndarray, restarts: int, seed: int) -> tuple[np.ndarray, float]:
@@ -150,7 +150,7 @@ def _loss(weights: np.ndarray, yes: np.ndarray, no: np.ndarray) -> tuple[float, 
 
 def _truth(yes: np.ndarray, no: np.ndarray, weights: np.ndarray) -> np.ndarray:
     p, q = _sigmoid(yes @ weights[:-1] + weights[-1]), _sigmoid(no @ weights[:-1] + weights[-1])
-    return 0.5 * (p + 1 - q)
+    return np.asarray(0.5 * (p + 1 - q))
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:

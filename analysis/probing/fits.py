@@ -222,8 +222,8 @@ def _read(scores: np.ndarray, labels: np.ndarray, parts: Parts, classes: Sequenc
     half = np.abs(one - other) / 2
     place = (scores[:, parts.test] - ((one + other) / 2)[:, None]) / np.where(half > 0, half, 1.0)[:, None]
     if classes is None:
-        return (place[0] > 0).astype(int)
-    return np.asarray(classes)[place.argmax(axis=0)]
+        return np.asarray((place[0] > 0).astype(int))
+    return np.asarray(np.asarray(classes)[place.argmax(axis=0)])
 
 
 def _macro(labels: np.ndarray, scores: np.ndarray) -> float:

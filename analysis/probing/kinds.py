@@ -41,7 +41,7 @@ class Probe:
 def _logistic(p: Products, labels: np.ndarray, seed: int) -> np.ndarray:
     z = rowspace.coordinates(p)
     weights = logistic.fit_path(rowspace.train_coordinates(p), labels, C_GRID)
-    return weights[..., :-1] @ z.T + weights[..., -1:]
+    return np.asarray(weights[..., :-1] @ z.T + weights[..., -1:])
 
 
 RIDGE_GRID = (1e6, 1e5, 1e4, 1e3, 1e2, 1e1, 1.0)
@@ -66,7 +66,7 @@ def _least_squares(p: Products, labels: np.ndarray, grid: Sequence[float]) -> np
 
 def _mean_difference(p: Products, labels: np.ndarray, seed: int) -> np.ndarray:
     direction = labels / labels.sum(1, keepdims=True) - (1 - labels) / (1 - labels).sum(1, keepdims=True)
-    return (direction @ p.kernel.T)[None]
+    return np.asarray((direction @ p.kernel.T)[None])
 
 
 KNN_GRID = (31.0, 15.0, 9.0, 5.0, 3.0, 1.0)

@@ -43,7 +43,7 @@ class LinearProbe:
 
     def __call__(self, states: np.ndarray) -> np.ndarray:
         """Logits [n] of states [n, d]."""
-        return np.asarray(states, np.float64) @ self.weight + self.bias
+        return np.asarray(np.asarray(states, np.float64) @ self.weight + self.bias)
 
 
 def fit(states: np.ndarray, y: np.ndarray, part: np.ndarray, cell: np.ndarray) -> LinearProbe:

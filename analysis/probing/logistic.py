@@ -101,12 +101,12 @@ def _line_search(
         if not short.any():
             break
         length[short] /= 2
-    return w + length[:, None] * step
+    return np.asarray(w + length[:, None] * step)
 
 
 def _objective(eta: np.ndarray, y: np.ndarray, w: np.ndarray, penalty: np.ndarray, c: float) -> np.ndarray:
     loss = np.logaddexp(0.0, eta) - y * eta
-    return c * loss.sum(axis=1) + 0.5 * (w * w * penalty).sum(axis=1)
+    return np.asarray(c * loss.sum(axis=1) + 0.5 * (w * w * penalty).sum(axis=1))
 
 
 def _sigmoid(eta: np.ndarray) -> np.ndarray:

@@ -188,7 +188,7 @@ def _rows(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """x[rows], without a copy when the rows follow each other."""
     if rows.size and rows[-1] - rows[0] + 1 == rows.size and (np.diff(rows) == 1).all():
         return x[rows[0] : rows[-1] + 1]
-    return x[rows]
+    return np.asarray(x[rows])
 
 
 def by_layer(source: Layers, requests: Sequence[Request]) -> Iterator[tuple[int, list[Products]]]:
@@ -216,13 +216,13 @@ def coordinates(p: Products) -> np.ndarray:
     linear model uses them.
     """
     values, vectors = basis(p)
-    return p.kernel @ (vectors / np.sqrt(values))
+    return np.asarray(p.kernel @ (vectors / np.sqrt(values)))
 
 
 def train_coordinates(p: Products) -> np.ndarray:
     """Training rows [m, k] in the basis of `coordinates`."""
     values, vectors = basis(p)
-    return vectors * np.sqrt(values)
+    return np.asarray(vectors * np.sqrt(values))
 
 
 def basis(p: Products) -> tuple[np.ndarray, np.ndarray]:

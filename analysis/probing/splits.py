@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import pandas as pd
 
 from ...errors import RequestError
 from ..statistics import missing
+
+Name = TypeVar("Name", bound=Hashable)
 
 PARTS = ("train", "validation", "test")
 
@@ -57,7 +60,7 @@ class Split:
 
 def split_items(
     items: Sequence[Hashable] | np.ndarray,
-    labels: Sequence[Any] | np.ndarray | None = None,
+    labels: Sequence[Any] | np.ndarray | pd.Series | None = None,
     fractions: tuple[float, float, float] = (0.6, 0.2, 0.2),
     seed: int = 0,
 ) -> Split:
@@ -116,7 +119,7 @@ def fold_items(
     return np.array([fold[item] for item in items])
 
 
-def deal_tenths(labels: Mapping[Hashable, Sequence[str]], seed: int) -> dict[Hashable, int]:
+def deal_tenths(labels: Mapping[Name, Sequence[str]], seed: int) -> dict[Name, int]:
     """Part of each item, 60/20/20: the items are walked label by label, and each tenth gets its parts from a random start.
 
     The split of steering vectors. It differs from `split_items` in its draws only, and stays because a saved vector names its

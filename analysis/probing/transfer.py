@@ -168,7 +168,7 @@ def from_products(
         scores[name], why[name] = fitted_scores(products[name], target, parts[name], probe, seed)
     frames = {key: pd.DataFrame(np.nan, names, names) for key in ("auroc", "lower", "upper")}
     reason = pd.DataFrame("", names, names, dtype=object)
-    loss = pd.DataFrame(None, names, names, dtype=object)
+    loss: Any = pd.DataFrame(None, names, names, dtype=object)  # of intervals, which pandas knows no type of
     for a in names:
         for b in names:
             test = parts[b].test

@@ -10,10 +10,10 @@ import math
 import numpy as np
 
 from .ranking import auroc
-from .values import as_float
+from .values import Column, as_float
 
 
-def cohen_dz(a: np.ndarray, b: np.ndarray) -> float:
+def cohen_dz(a: Column, b: Column) -> float:
     """Standardised mean of paired differences a - b: mean / sd (n - 1); NaN when the differences do not vary."""
     d = as_float(a) - as_float(b)
     d = d[np.isfinite(d)]

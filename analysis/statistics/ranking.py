@@ -17,7 +17,7 @@ from ...declared import Alternative
 from ...errors import RequestError
 from .resampling import percentile_interval, resample_weights
 from .results import Interval, Test, check_alternative, undefined_interval
-from .values import as_float, clean_labels, one_class_reason
+from .values import Column, as_float, clean_labels, one_class_reason
 
 
 def auroc(y: np.ndarray, score: np.ndarray) -> float:
@@ -27,8 +27,8 @@ def auroc(y: np.ndarray, score: np.ndarray) -> float:
 
 
 def bootstrap_auroc(
-    y: np.ndarray,
-    score: np.ndarray,
+    y: Column,
+    score: Column,
     resamples: int = 1000,
     level: float = 0.95,
     seed: int = 0,
@@ -240,7 +240,7 @@ def newcombe_auroc(value: float, positives: int, negatives: int, level: float = 
 
     def excess(theta: float) -> float:
         spread = 1 + half_n * ((1 - theta) / (2 - theta) + theta / (1 + theta))
-        return (value - theta) ** 2 * positives * negatives - z * z * theta * (1 - theta) * spread
+        return float((value - theta) ** 2 * positives * negatives - z * z * theta * (1 - theta) * spread)
 
     lower = _root(excess, 0.0, value) if value > 0 else 0.0
     upper = _root(excess, value, 1.0) if value < 1 else 1.0

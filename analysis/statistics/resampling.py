@@ -17,7 +17,7 @@ from scipy import stats
 
 from ...errors import RequestError
 from .results import Interval, undefined_interval
-from .values import as_float
+from .values import Column, as_float
 
 _CHUNK = 4_000_000  # weights held at once while resampling
 
@@ -79,7 +79,7 @@ def percentile_interval(
     )
 
 
-def bootstrap_mean(values: np.ndarray, resamples: int = 1000, level: float = 0.95, seed: int = 0) -> Interval:
+def bootstrap_mean(values: Column, resamples: int = 1000, level: float = 0.95, seed: int = 0) -> Interval:
     """Mean with its percentile bootstrap interval; missing values are left out and counted."""
     v = as_float(values)
     keep = np.isfinite(v)
@@ -93,9 +93,7 @@ def bootstrap_mean(values: np.ndarray, resamples: int = 1000, level: float = 0.9
     return percentile_interval(float(v.mean()), draws, level=level, method=method, n=v.size, left_out=left_out)
 
 
-def paired_difference(
-    a: np.ndarray, b: np.ndarray, resamples: int = 1000, level: float = 0.95, seed: int = 0
-) -> Interval:
+def paired_difference(a: Column, b: Column, resamples: int = 1000, level: float = 0.95, seed: int = 0) -> Interval:
     """Mean of a - b over pairs, resampling pairs; pairs with a missing side are left out and counted."""
     left, right = as_float(a), as_float(b)
     if left.shape != right.shape:
@@ -104,9 +102,7 @@ def paired_difference(
     return replace(out, method="paired percentile bootstrap")
 
 
-def bootstrap_spearman(
-    x: np.ndarray, y: np.ndarray, resamples: int = 1000, level: float = 0.95, seed: int = 0
-) -> Interval:
+def bootstrap_spearman(x: Column, y: Column, resamples: int = 1000, level: float = 0.95, seed: int = 0) -> Interval:
     """Spearman's rank correlation with its percentile bootstrap interval (average ranks for ties)."""
     a, b = as_float(x), as_float(y)
     if a.shape != b.shape:
@@ -131,4 +127,4 @@ def _rank_correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     ra = stats.rankdata(a, axis=1) - (a.shape[1] + 1) / 2
     rb = stats.rankdata(b, axis=1) - (b.shape[1] + 1) / 2
     with np.errstate(invalid="ignore", divide="ignore"):
-        return (ra * rb).sum(1) / np.sqrt((ra**2).sum(1) * (rb**2).sum(1))
+        return np.asarray((ra * rb).sum(1) / np.sqrt((ra**2).sum(1) * (rb**2).sum(1)))

@@ -8,14 +8,18 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from ...errors import RequestError
+
+Column = np.ndarray | pd.Series
+"""Numbers of one kind, [n]; pandas may mark missing ones its own way."""
 
 
 def as_float(values: Any) -> np.ndarray:
     """[n] float64 with every kind of missing value (None, pandas NA, NaN) as NaN."""
     if hasattr(values, "to_numpy"):
-        return values.to_numpy(dtype="float64", na_value=np.nan)
+        return np.asarray(values.to_numpy(dtype="float64", na_value=np.nan))
     array = np.asarray(values)
     if array.dtype == object:
         return np.array([np.nan if missing(v) else float(v) for v in array], dtype=np.float64)

@@ -93,7 +93,7 @@ class TrajectoryStatistics:
 
     def pvalues(self) -> dict[str, float]:
         """Named p values (`PVALUES`), from which a preregistered family is drawn; NaN where undefined."""
-        found = dict.fromkeys(PVALUES, math.nan)
+        found: dict[str, Any] = dict.fromkeys(PVALUES, math.nan)
         found |= {"fisher_greater": self.gap.p_greater, "fisher_two_sided": self.gap.p_two_sided}
         found |= {f"spearman_{r.measure}": r.p for r in self.correlations.itertuples()}
         found |= {f"logistic_{r.term}": r.p for r in self.logistic.itertuples()}
@@ -102,7 +102,7 @@ class TrajectoryStatistics:
     def estimates(self) -> dict[str, float]:
         """Named estimates (`ESTIMATES`), against which preregistered criteria are held; NaN where undefined."""
         g = self.gap
-        found = dict.fromkeys(ESTIMATES, math.nan)
+        found: dict[str, Any] = dict.fromkeys(ESTIMATES, math.nan)
         found |= {
             "gap_points": g.points.estimate, "gap_points_lower": g.points.lower, "odds_ratio": g.odds_ratio.estimate,
             "coverage": g.coverage, "accuracy_monotone": g.accuracy_monotone.estimate,

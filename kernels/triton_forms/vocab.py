@@ -206,7 +206,7 @@ def _columns_of(groups: Tensor, columns: int) -> Tensor:
     return ids.masked_fill(ids >= columns, -1)
 
 
-def _top(parts: _Parts, k: int, columns: int, logits_of) -> tuple[Tensor, Tensor]:  # type: ignore[no-untyped-def]
+def _top(parts: _Parts, k: int, columns: int, logits_of) -> tuple[Tensor, Tensor]:
     """The k largest: they lie in the k groups with the largest maxima, whose logits are formed (again)."""
     n = parts.n
     if k == 0:

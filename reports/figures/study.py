@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 
 from ...analysis import statistics
-from ...analysis.cells import BASELINE, RunAnalysis
+from ...analysis.cells import RunAnalysis
 from ...analysis.formats import answer_format, entropy_by_format
+from ...declared import BASELINE
 from ..tables import change_reason
 from . import cells, grids, lines
 from .drawing import Plan

@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 
 from ... import store
-from ...analysis.directions import LinearProbe, TrainingStates, balancing_labels, item_names
+from ...analysis.directions import TrainingStates, balancing_labels, item_names
 from ...analysis.probing import splits
+from ...analysis.probing.linear import LinearProbe
 from ...errors import RequestError
 from ...hooks.steering import SteeringVector
 from .config import SteerConfig

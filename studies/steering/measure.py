@@ -15,7 +15,8 @@ import numpy as np
 import pandas as pd
 
 from ... import schema, store
-from ...analysis.directions import LinearProbe, item_names
+from ...analysis.directions import item_names
+from ...analysis.probing.linear import LinearProbe
 from ...errors import RequestError
 from ...hooks import CapturedBatch, Extractor, join
 from ...hooks.decoding.greedy import Output, continue_greedily
@@ -97,23 +98,23 @@ def _measure_rows(
     logits = probe(states.resid_post[:, 0].double().numpy())
     outcomes = []
     for k, i in enumerate(rows):
-        row = work.states.iloc[i]
+        state = work.states.iloc[i]
         labels = options[k]
         values: dict[str, Any] = {
-            "id": row["id"],
-            "benchmark": row["benchmark"],
-            "regime": row["regime"],
+            "id": state["id"],
+            "benchmark": state["benchmark"],
+            "regime": state["regime"],
             "item": "/".join(work.items[i]),
             "entropy_bits": float(states.entropy_bits[k]),
             "probe_logit": float(logits[k]),
         }
         if labels is not None and states.option_logprobs is not None and states.option_margin is not None:
             values["option_margin"] = float(states.option_margin[k])
-            values["gold_margin"] = _gold_margin(states.option_logprobs[k], labels, str(row["gold"]))
+            values["gold_margin"] = _gold_margin(states.option_logprobs[k], labels, str(state["gold"]))
         output = outputs[k]
         if output is not None:
-            choices = None if labels is None else json.loads(row["choices"])
-            grade = grading.grade(row["benchmark"], output.text, row["gold"], choices)
+            choices = None if labels is None else json.loads(state["choices"])
+            grade = grading.grade(state["benchmark"], output.text, state["gold"], choices)
             values |= {
                 "accuracy": float(grade.correct),
                 "compliance": float(grade.compliant),
