@@ -8,6 +8,7 @@ value back, as a plain Python one where it is a number.
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Collection, Iterable
 from numbers import Integral, Real
 from typing import Any
@@ -24,7 +25,7 @@ def is_whole(value: object, least: int | None = None, most: int | None = None) -
 
 
 def whole(name: str, value: object, least: int | None = None, most: int | None = None, hint: str = "") -> int:
-    """A whole number within bounds that count as inside.
+    """A whole number within bounds that count as inside, and of 64 bits: no file of a run holds more.
 
     Parameters
     ----------
@@ -48,9 +49,10 @@ def whole(name: str, value: object, least: int | None = None, most: int | None =
     Traceback (most recent call last):
     precollapse.errors.RequestError: n must be a whole number of at least 1, found 0.
     """
-    if is_whole(value, least, most):
+    if is_whole(value, least, most) and is_whole(value, -(2**63), 2**63 - 1):
         return int(value)  # type: ignore[call-overload, no-any-return]
-    raise RequestError(f"{name} must be a whole number{_bounds(least, most)}, found {value!r}{_after(hint)}")
+    bits = " that 64 bits hold" if is_whole(value, least, most) else ""
+    raise RequestError(f"{name} must be a whole number{_bounds(least, most)}{bits}, found {shown(value)}{_after(hint)}")
 
 
 def optional_whole(
@@ -72,7 +74,7 @@ def finite(name: str, value: object, least: float | None = None, most: float | N
         number = float(value)
         if math.isfinite(number) and (least is None or number >= least) and (most is None or number <= most):
             return number
-    raise RequestError(f"{name} must be a finite number{_bounds(least, most)}, found {value!r}{_after(hint)}")
+    raise RequestError(f"{name} must be a finite number{_bounds(least, most)}, found {shown(value)}{_after(hint)}")
 
 
 def inside(name: str, value: object, low: float, high: float, hint: str = "") -> float:
@@ -85,7 +87,7 @@ def inside(name: str, value: object, low: float, high: float, hint: str = "") ->
     """
     if isinstance(value, Real) and not isinstance(value, bool) and low < float(value) < high:
         return float(value)
-    raise RequestError(f"{name} must lie between {low:g} and {high:g}, found {value!r}{_after(hint)}")
+    raise RequestError(f"{name} must lie between {low:g} and {high:g}, found {shown(value)}{_after(hint)}")
 
 
 def choice(name: str, value: Any, choices: Collection[Any], hint: str = "") -> Any:
@@ -115,7 +117,7 @@ def choice(name: str, value: Any, choices: Collection[Any], hint: str = "") -> A
     allowed = list(choices)
     if not isinstance(value, str | Integral | None) or value not in allowed:
         raise RequestError(
-            f"{name} {value!r} is unknown; choose from {', '.join(map(str, allowed))}{', ' if hint else ''}{hint}."
+            f"{name} {shown(value)} is unknown; choose from {', '.join(map(str, allowed))}{', ' if hint else ''}{hint}."
         )
     return value
 
@@ -155,7 +157,7 @@ def names(name: str, value: object, empty: bool = True) -> tuple[str, ...]:
         (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else ()
     )
     if not isinstance(value, str | Iterable) or not all(isinstance(one, str) for one in listed):
-        raise RequestError(f"{name} must be names, found {value!r}.")
+        raise RequestError(f"{name} must be names, found {shown(value)}.")
     if not listed and not empty:
         raise RequestError(f"{name} must name at least one thing, found none.")
     return unique(name, listed)
@@ -172,7 +174,26 @@ def fields(where: str, given: Iterable[Any], known: Iterable[str]) -> None:
     allowed = tuple(known)
     unknown = sorted(str(field) for field in given if field not in allowed)
     if unknown:
-        raise RequestError(f"{where} has an unknown field {unknown[0]!r}; known: {', '.join(allowed)}.")
+        raise RequestError(f"{where} has an unknown field {shown(unknown[0])}; known: {', '.join(allowed)}.")
+
+
+def shown(value: object, most: int = 80) -> str:
+    """A value as a message shows it: as Python writes it, on one line, cut where it is long, whatever it holds.
+
+    Examples
+    --------
+    >>> shown({"a": [1] * 1000})
+    "{'a': [1, 1, 1, 1, 1, 1, ...]}"
+    >>> shown("\\x1b[31m" + "x" * 1000)[:20]
+    "'\\\\x1b[31mxxxxxxxxxxx"
+    """
+    short = reprlib.Repr()
+    short.maxstring = short.maxother = short.maxlong = most
+    try:
+        text = short.repr(value)
+    except ValueError:  # a whole number of more digits than Python writes
+        text = f"a {type(value).__name__} that is too long to be shown"
+    return text if len(text) <= 2 * most else f"{text[: 2 * most - 3]}..."
 
 
 def _bounds(least: float | None, most: float | None) -> str:

@@ -40,7 +40,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from . import schema, strict_yaml
+from . import checks, schema, strict_yaml
 from .errors import RequestError
 
 RECORDED = schema.HYPOTHESES_SHA256
@@ -235,7 +235,7 @@ def manifest_entries(declaration: Declaration | None) -> dict[str, str]:
 def of_manifest(manifest: Mapping[str, Any]) -> Declaration | None:
     """The file that a run recorded when it was started; None without one. Raises as `load` does."""
     text = _recorded_text(manifest)
-    return None if text is None else parse(text.encode(), Path(RECORDED_FILE))
+    return None if text is None else parse(text.encode("utf-8", "surrogatepass"), Path(RECORDED_FILE))
 
 
 def recorded(manifests: Sequence[Mapping[str, Any]]) -> tuple[Declaration | None, str]:
@@ -259,7 +259,7 @@ def recorded(manifests: Sequence[Mapping[str, Any]]) -> tuple[Declaration | None
 
 def _recorded_text(manifest: Mapping[str, Any]) -> str | None:
     earlier = manifest.get(TRAJECTORY_SETTING)
-    text = earlier["text"] if isinstance(earlier, Mapping) else manifest.get(TEXT)
+    text = earlier.get("text") if isinstance(earlier, Mapping) else manifest.get(TEXT)
     return None if text is None else str(text)
 
 
@@ -278,18 +278,20 @@ def parse(raw: bytes, file: Path) -> Declaration:
         raise RequestError(f"{where} needs a list under `hypotheses`.")
     alpha = content.get("alpha", 0.05)
     if not isinstance(alpha, int | float) or not 0 < alpha < 1:
-        raise RequestError(f"{file}: alpha is {alpha!r}; give a number between 0 and 1.")
+        raise RequestError(f"{file}: alpha is {checks.shown(alpha)}; give a number between 0 and 1.")
     if not content["hypotheses"]:
         raise RequestError(f"{where} declares no hypothesis; list at least one, or leave the file out.")
     content, updates = _brought_up_to_date(content, where)
     unknown = sorted(map(str, set(content) - set(_FILE_FIELDS)))
     if unknown:
-        raise RequestError(f"{where} has an unknown field {unknown[0]!r}; known: {', '.join(_FILE_FIELDS)}.")
+        raise RequestError(
+            f"{where} has an unknown field {checks.shown(unknown[0])}; known: {', '.join(_FILE_FIELDS)}."
+        )
     hypotheses = tuple(_hypothesis(entry, i, file) for i, entry in enumerate(content["hypotheses"]))
     ids = [h.id for h in hypotheses]
     twice = sorted({name for name in ids if ids.count(name) > 1})
     if twice:
-        raise RequestError(f"{file}: the id {twice[0]!r} is declared twice.")
+        raise RequestError(f"{file}: the id {checks.shown(twice[0])} is declared twice.")
     declaration = Declaration(
         hypotheses, float(alpha), hashlib.sha256(raw).hexdigest(), file.name, text,
         str(content.get("title") or ""), _protocol(content, where), _exclusions(content, where), _outcome(content, where), updates,
@@ -312,7 +314,9 @@ def _hypothesis(entry: Any, i: int, file: Path) -> StudyHypothesis | TrajectoryH
     fields = kind.__dataclass_fields__
     unknown = sorted(str(name) for name in entry if name not in fields)
     if unknown:
-        raise RequestError(f"{where} has an unknown field {unknown[0]!r}; known: {', '.join(sorted(fields))}.")
+        raise RequestError(
+            f"{where} has an unknown field {checks.shown(unknown[0])}; known: {', '.join(sorted(fields))}."
+        )
     entry = {name: value for name, value in entry.items() if value is not None and value != ""}
     missing = [name for name in _MANDATORY[kind] if name not in entry]
     if missing:
@@ -321,7 +325,7 @@ def _hypothesis(entry: Any, i: int, file: Path) -> StudyHypothesis | TrajectoryH
     for name, value in entry.items():
         if not isinstance(value, str | int | float) or isinstance(value, bool):
             raise RequestError(
-                f"{where}: {name} is {value!r}; give one name or text (in quotes where YAML reads it otherwise)."
+                f"{where}: {name} is {checks.shown(value)}; give one name or text (in quotes where YAML reads it otherwise)."
             )
     values = {str(k): str(v) for k, v in entry.items()}
     return _on_trajectories(values, where) if on_trajectories else _on_study(values, where)
@@ -329,9 +333,13 @@ def _hypothesis(entry: Any, i: int, file: Path) -> StudyHypothesis | TrajectoryH
 
 def _on_study(values: dict[str, str], where: str) -> StudyHypothesis:
     if values["test"] not in TESTS:
-        raise RequestError(f"{where} asks for the test {values['test']!r}; choose one of {', '.join(TESTS)}.")
+        raise RequestError(
+            f"{where} asks for the test {checks.shown(values['test'])}; choose one of {', '.join(TESTS)}."
+        )
     if values.get("alternative", "two-sided") not in ALTERNATIVES:
-        raise RequestError(f"{where}: alternative is {values['alternative']!r}; choose two-sided, greater or less.")
+        raise RequestError(
+            f"{where}: alternative is {checks.shown(values['alternative'])}; choose two-sided, greater or less."
+        )
     if values["test"] == "probe_above_chance" and values.setdefault("alternative", "greater") != "greater":
         raise RequestError(
             f"{where}: probe_above_chance compares with shuffled labels in one direction only, found alternative "
@@ -342,17 +350,17 @@ def _on_study(values: dict[str, str], where: str) -> StudyHypothesis:
 
 def _on_trajectories(values: dict[str, str], where: str) -> TrajectoryHypothesis:
     if not _CRITERION.fullmatch(values["criterion"]):
-        raise RequestError(f"{where}: the criterion {values['criterion']!r} is not like '> 0' or '<= 0.5'.")
+        raise RequestError(f"{where}: the criterion {checks.shown(values['criterion'])} is not like '> 0' or '<= 0.5'.")
     for name, computed in (("estimate", ESTIMATES), ("p", PVALUES)):
         if name in values and values[name] not in computed:
             raise RequestError(
-                f"{where}: {values['id']} names {name} {values[name]!r}, which no report computes; there are "
+                f"{where}: {values['id']} names {name} {checks.shown(values[name])}, which no report computes; there are "
                 f"{', '.join(computed)}."
             )
     family = values.pop("family", None)
     if family is not None and family != _UNADJUSTED and "p" not in values:
         raise RequestError(
-            f"{where}: {values['id']} is in the family {family!r}, but has no p to adjust; name one, or leave the family out."
+            f"{where}: {values['id']} is in the family {checks.shown(family)}, but has no p to adjust; name one, or leave the family out."
         )
     if family is not None or "p" not in values:
         values["family"] = "" if family in (None, _UNADJUSTED) else family
@@ -362,7 +370,7 @@ def _on_trajectories(values: dict[str, str], where: str) -> TrajectoryHypothesis
 def _protocol(content: Mapping[str, Any], where: str) -> dict[str, Any]:
     protocol = content.get("protocol") or {}
     if not isinstance(protocol, Mapping):
-        raise RequestError(f"{where}: protocol is {protocol!r}; give settings by name, such as {{m: 5}}.")
+        raise RequestError(f"{where}: protocol is {checks.shown(protocol)}; give settings by name, such as {{m: 5}}.")
     return dict(protocol)
 
 
@@ -370,11 +378,11 @@ def _exclusions(content: Mapping[str, Any], where: str) -> tuple[str, ...]:
     rules = content.get("exclusions")
     rules = [rules] if isinstance(rules, str) else rules
     if rules is not None and not isinstance(rules, list):
-        raise RequestError(f"{where}: exclusions is {rules!r}; give a list.")
+        raise RequestError(f"{where}: exclusions is {checks.shown(rules)}; give a list.")
     for rule in rules or ():
         if rule not in EXCLUSIONS:
             raise RequestError(
-                f"{where} declares the exclusion {rule!r}; the one that is applied is {EXCLUSIONS[0]!r}."
+                f"{where} declares the exclusion {checks.shown(rule)}; the one that is applied is {EXCLUSIONS[0]!r}."
             )
     return tuple(rules or EXCLUSIONS)
 
@@ -382,7 +390,7 @@ def _exclusions(content: Mapping[str, Any], where: str) -> tuple[str, ...]:
 def _outcome(content: Mapping[str, Any], where: str) -> str:
     outcome = str(content.get("outcome") or "majority")
     if outcome not in OUTCOMES:
-        raise RequestError(f"{where} declares the outcome {outcome!r}; choose {' or '.join(OUTCOMES)}.")
+        raise RequestError(f"{where} declares the outcome {checks.shown(outcome)}; choose {' or '.join(OUTCOMES)}.")
     return outcome
 
 
@@ -411,7 +419,7 @@ def _brought_up_to_date(content: Mapping[str, Any], where: str) -> tuple[dict[st
         listed = new.pop("family") or []
         listed = [listed] if isinstance(listed, str) else listed
         if not isinstance(listed, list):
-            raise RequestError(f"{where}: family is {listed!r}; give a list.")
+            raise RequestError(f"{where}: family is {checks.shown(listed)}; give a list.")
         _mark_family(entries, [str(name) for name in listed], where)
         updates.append("instead of one list `family`, each hypothesis with a `p` names its `family` now")
     new["hypotheses"] = entries

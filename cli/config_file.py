@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..checks import shown
 from ..errors import RequestError
 from .values import Value
 
@@ -43,12 +44,11 @@ def read(path: str, allowed: Mapping[str, tuple[str, Value]], command: str) -> d
     for key, entry in content.items():
         name, value = allowed.get(str(key).replace("_", "-"), (None, None))
         if name is None or value is None:
-            raise RequestError(f"{path} has the unknown key {key!r}; {keys}")
+            raise RequestError(f"{path} has the unknown key {shown(key)}; {keys}")
         if name in values:
             raise RequestError(f"{path} has the key {key!r} twice, with - and with _; {keys}")
         try:
             values[name] = value.from_entry(entry)
         except (TypeError, ValueError):
-            shown = repr(entry) if len(repr(entry)) <= 80 else f"{repr(entry)[:80]}..."
-            raise RequestError(f"{path}: {key} must be {value.what}, found {shown}; {keys}") from None
+            raise RequestError(f"{path}: {key} must be {value.what}, found {shown(entry)}; {keys}") from None
     return values

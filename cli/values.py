@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..checks import is_whole, shown
 from ..errors import RequestError
 
 
@@ -91,7 +92,7 @@ def numbers(text: str, flag: str) -> tuple[float, ...]:
         return tuple(float(part) for part in names(text))
     except ValueError as error:
         raise RequestError(
-            f"{flag} {text!r} is not a comma list of numbers; write for example {flag}=-8,-4,0,4,8"
+            f"{flag} {shown(text)} is not a comma list of numbers; write for example {flag}=-8,-4,0,4,8"
         ) from error
 
 
@@ -100,7 +101,24 @@ def whole_or_none(text: str, flag: str) -> int | None:
     try:
         return None if text == "none" else int(text)
     except ValueError as error:
-        raise RequestError(f"{flag} {text!r} is not a whole number; give one, or none") from error
+        raise RequestError(f"{flag} {shown(text)} is not a whole number; give one, or none") from error
+
+
+def whole(text: str) -> int:
+    """A whole number of 64 bits.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        It is none, or has more.
+    """
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a whole number") from None
+    if not is_whole(number, -(2**63), 2**63 - 1):
+        raise argparse.ArgumentTypeError(f"{shown(text)} has more than 64 bits; give a smaller number")
+    return number
 
 
 def caps(text: str, flag: str) -> int | dict[str, int]:
@@ -112,10 +130,10 @@ def caps(text: str, flag: str) -> int | dict[str, int]:
         by_regime = {regime: int(number) for regime, number in pairs}
     except ValueError as error:
         raise RequestError(
-            f"{flag} {text!r} is neither a number nor regime=number,...; write for example 160 or baseline=50,cot=160"
+            f"{flag} {shown(text)} is neither a number nor regime=number,...; write for example 160 or baseline=50,cot=160"
         ) from error
     if len(by_regime) != len(pairs):
-        raise RequestError(f"{flag} {text!r} names a regime twice; give one cap each")
+        raise RequestError(f"{flag} {shown(text)} names a regime twice; give one cap each")
     return by_regime
 
 
@@ -195,7 +213,7 @@ def _caps(entry: Any) -> int | dict[str, int]:
 TEXT = Value("text", _text)
 TEXTS = Value("text, or a list of texts", lambda entry: _each(entry, _text), {"action": "append"})
 LABEL = Value("text or a number", _text_or_number)
-WHOLE = Value("a whole number", _whole, {"type": int})
+WHOLE = Value("a whole number", _whole, {"type": whole})
 WHOLE_OR_NONE = Value("a whole number, or none", _whole_or_none, {"action": _Read, "reader": whole_or_none})
 NUMBER = Value("a number", _number, {"type": float})
 NUMBERS = Value("a number, or a list of numbers", _numbers, {"action": _Read, "reader": numbers})

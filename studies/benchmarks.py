@@ -18,6 +18,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from .. import strict_json
 from ..errors import RequestError
 from . import builtin
 from .grading.read_number import final_number
@@ -118,23 +119,19 @@ def _file_rows(path: Path) -> Iterator[_Row]:
             continue
         place = f"{path}, line {line_number}"
         try:
-            values = json.loads(line.decode("utf-8"), parse_float=Decimal, parse_constant=_refuse_constant)
+            values = strict_json.loads(line.decode("utf-8"), parse_float=Decimal)
         except UnicodeDecodeError as error:
             raise RequestError(f"{place}: not UTF-8 text (byte {error.start + 1}); save the file as UTF-8") from None
         except json.JSONDecodeError as error:
             raise RequestError(
                 f"{place}: not valid JSON ({error.msg}, column {error.colno}); each line is one object"
             ) from None
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise RequestError(f"{place}: not valid JSON ({error}); each line is one object") from None
         yield _Row(number, place, values)
         number += 1
     if not number:
         raise RequestError(f"the items file {str(path)!r} is empty; it needs one JSON object a line")
-
-
-def _refuse_constant(constant: str) -> None:
-    raise ValueError(f"{constant} is not a JSON value")
 
 
 def _hub_rows(name: str) -> Iterator[_Row]:

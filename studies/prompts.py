@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from .. import strict_yaml
+from ..checks import shown
 from ..errors import RequestError
-from ..strict_yaml import UniqueKeys
 from .items import CHOICE, FREE, Item
 
 DEFAULT_MAX_NEW_TOKENS = 512
@@ -280,19 +279,12 @@ def load_regimes(path: str | Path) -> dict[str, Regime]:
         or has one that is unknown.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        raw = Path(path).read_bytes()
     except FileNotFoundError:
         raise RequestError(f"the regimes file {str(path)!r} does not exist") from None
-    except UnicodeDecodeError:
-        raise RequestError(f"the regimes file {str(path)!r} is not UTF-8 text") from None
     except OSError as error:
         raise RequestError(f"the regimes file {str(path)!r} cannot be read: {error.strerror or error}") from None
-    try:
-        content = yaml.load(text, Loader=UniqueKeys)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        raise RequestError(f"{path}{where}: not valid YAML ({getattr(error, 'problem', None) or error})") from None
+    content, _ = strict_yaml.parse(raw, f"the regimes file {str(path)!r}")
     if not isinstance(content, dict) or not content:
         raise RequestError(f"{path}: the file must map regime names to their templates; found {_kind(content)}")
     return {**REGIMES, **{name: _regime(name, settings, str(path)) for name, settings in content.items()}}
@@ -304,7 +296,7 @@ _SETTINGS = ("free", "choice", "max_new_tokens")
 
 def _regime(name: Any, settings: Any, path: str) -> Regime:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise RequestError(f"{path}: a regime's name must be letters, digits, '_', '.' and '-'; found {name!r}")
+        raise RequestError(f"{path}: a regime's name must be letters, digits, '_', '.' and '-'; found {shown(name)}")
     if name in REGIMES:
         raise RequestError(
             f"{path}: regime {name!r} is one of the named ones ({', '.join(REGIMES)}); choose another name"
@@ -313,13 +305,13 @@ def _regime(name: Any, settings: Any, path: str) -> Regime:
     if not isinstance(settings, dict) or not settings:
         raise RequestError(f"{here} must have 'free' and/or 'choice'; found {_kind(settings)}")
     if unknown := [key for key in settings if key not in _SETTINGS]:
-        raise RequestError(f"{here} has the unknown setting {unknown[0]!r}; known: {', '.join(_SETTINGS)}")
+        raise RequestError(f"{here} has the unknown setting {shown(unknown[0])}; known: {', '.join(_SETTINGS)}")
     free, choice = settings.get("free"), settings.get("choice")
     if free is None and choice is None:
         raise RequestError(f"{here} has no template; give 'free' and/or 'choice'")
     limit = settings.get("max_new_tokens", DEFAULT_MAX_NEW_TOKENS)
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
-        raise RequestError(f"{here}: 'max_new_tokens' must be a whole number of at least 1; found {limit!r}")
+        raise RequestError(f"{here}: 'max_new_tokens' must be a whole number of at least 1; found {shown(limit)}")
     for form, template, required in ((FREE, free, ("question",)), (CHOICE, choice, ("question", "choices"))):
         if template is not None:
             _check_template(template, required, f"{here}, {form!r}")

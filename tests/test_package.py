@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "studies": {"hooks", "analysis", "kernels", "reports", "store"},
     "cli": {"analysis", "hooks", "kernels", "reports", "store", "studies"},
 }
-LEAVES = {"atomic", "checks", "declared", "errors", "layers", "schema", "strict_yaml"}
+LEAVES = {"atomic", "checks", "declared", "errors", "layers", "schema", "strict_json", "strict_yaml"}
 """What every folder may use."""
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import tarfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,11 @@ def load_distributions(path: str | Path) -> list[DistributionChain]:
     RequestError
         When the archive is missing, holds no such chains, or holds a malformed one.
     """
-    chains = [_distribution_chain(name, record) for name, record in _records(path) if "sentence_summaries" in record]
+    chains = []
+    for name, record in _records(path):
+        if "sentence_summaries" in record:
+            with _whole_record(name):
+                chains.append(_distribution_chain(name, record))
     if not chains:
         raise RequestError(f"{path} holds no chains with sentence_summaries; give the archive of cot-proxy-tasks-8")
     return sorted(chains, key=lambda c: c.name)
@@ -104,20 +109,22 @@ def load_texts(path: str | Path) -> list[TextChain]:
         if "chain_of_thought" in record:
             found.append((name, record))
         elif "prompt_text" in record:
-            prompts[record["question_id"]] = record["prompt_text"]
+            with _whole_record(name):
+                prompts[record["question_id"]] = record["prompt_text"]
     if not found:
         raise RequestError(f"{path} holds no chains with chain_of_thought; give the archive of cot-proxy-tasks-7")
     chains = []
     for name, r in found:
-        question = r["question_id"]
-        if question not in prompts:
-            raise RequestError(f"{name}: its question {question!r} has no prompt in the archive")
-        chains.append(
-            TextChain(
-                f"{question}/{r['rollout_idx']}", question, Path(name).parent.name, prompts[question],
-                r["chain_of_thought"], int(r["token_length"]), r["label"],
-            )
-        )  # fmt: skip
+        with _whole_record(name):
+            question = r["question_id"]
+            if question not in prompts:
+                raise RequestError(f"{name}: its question {question!r} has no prompt in the archive")
+            chains.append(
+                TextChain(
+                    f"{question}/{r['rollout_idx']}", question, Path(name).parent.name, prompts[question],
+                    r["chain_of_thought"], int(r["token_length"]), r["label"],
+                )
+            )  # fmt: skip
     return sorted(chains, key=lambda c: c.name)
 
 
@@ -134,10 +141,21 @@ def _records(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
             assert handle is not None
             try:
                 record = json.load(handle)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise RequestError(f"{member.name} in {path} is not JSON ({error})") from error
             if isinstance(record, dict):
                 yield member.name, record
+
+
+@contextmanager
+def _whole_record(name: str) -> Iterator[None]:
+    """Refuses a record that lacks a field, or has one of another type, by the name of its file."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise RequestError(
+            f"{name} is no whole record of cot-proxy-tasks ({error!r:.200}); give its archive"
+        ) from error
 
 
 def _distribution_chain(name: str, record: dict[str, Any]) -> DistributionChain:

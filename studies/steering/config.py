@@ -99,6 +99,8 @@ class SteerConfig:
             checks.choice(name, getattr(self, name), allowed)
         for name, least in (("n", 1), ("controls", 0), ("max_new_tokens", 1), ("resamples", 1)):
             object.__setattr__(self, name, checks.optional_whole(name, getattr(self, name), least))
+        for name in ("layer", "probe_layer", "seed"):
+            object.__setattr__(self, name, checks.optional_whole(name, getattr(self, name)))
         checks.inside("level", self.level, 0, 1)
         if self.positions == "generated" and not self.generate:
             raise RequestError(

@@ -126,6 +126,7 @@ class StudyConfig:
         for name in ("n", "batch_tokens", "shard_size"):
             object.__setattr__(self, name, checks.optional_whole(name, getattr(self, name), least=1))
         object.__setattr__(self, "top_k", checks.whole("top_k", self.top_k, least=0))
+        object.__setattr__(self, "seed", checks.whole("seed", self.seed))
         object.__setattr__(self, "after", after.check_places(self.after))
         if self.after and (not self.generate or after.SITE not in self.sites):
             raise RequestError(
@@ -183,9 +184,9 @@ def resolve(config: StudyConfig) -> ResolvedStudy:
     regimes = {name: prompts.get(name, table) for name in config.regimes}
     caps = {name: _cap(config, regime) for name, regime in regimes.items()}
     for name, cap in caps.items():
-        if cap < 1:
+        if not 1 <= cap < 2**63:
             raise RequestError(
-                f"max_new_tokens of regime {name!r} must be at least 1, found {cap}; to capture only, use --no-generate"
+                f"max_new_tokens of regime {name!r} must be at least 1 (in 64 bits), found {cap}; to capture only, use --no-generate"
             )
     longest = max(caps.values())
     beyond = [place for place in config.after if after.is_count(place) and int(place) > longest]

@@ -152,6 +152,8 @@ class TrajectoryConfig:
         if not self.epsilon >= 0:
             raise RequestError(f"epsilon must be zero or more nats, found {self.epsilon}")
         object.__setattr__(self, "n", checks.optional_whole("n", self.n, least=1))
+        for name in ("seed", "chain_tokens", "continuation_tokens", "m"):
+            object.__setattr__(self, name, checks.whole(name, getattr(self, name)))
         object.__setattr__(self, "shard_size", checks.whole("shard_size", self.shard_size, least=1))
         if self.options is not None and len(self.options) < 2:
             raise RequestError(f"at least two options are needed, found {', '.join(self.options)}")

@@ -99,8 +99,8 @@ def check_rule(rule: str) -> str:
 
 def check_cap(cap: int | None) -> int | None:
     """The cap itself, or RequestError unless it is None (no cap) or 1 or more."""
-    if cap is not None and cap < 1:
-        raise RequestError(f"the unit cap must be 1 or more, or none, got {cap}")
+    if cap is not None and not 1 <= cap < 2**63:
+        raise RequestError(f"the unit cap must be 1 or more (in 64 bits), or none, got {cap}")
     return cap
 
 

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ... import strict_json
 from ...analysis.trajectories.public import load_texts
+from ...checks import shown
 from ...errors import RequestError
 from ...hooks import Extractor
 from ...hooks.prompts.rendering import Rendered
@@ -118,20 +120,20 @@ def _chain_rows(content: bytes, path: str | Path) -> dict[str, str]:
     """Chains by the id of their item, from the content of the JSON Lines file `path`."""
     chains: dict[str, str] = {}
     try:
-        lines = content.decode().splitlines()
+        lines = content.decode().split("\n")  # at \n alone: texts of JSON may hold what str.splitlines breaks at
     except UnicodeDecodeError as error:
         raise RequestError(f"cannot read the chains of {path} ({error}); give UTF-8 text") from error
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = strict_json.loads(line)
         except ValueError as error:
             raise RequestError(f"{path}, line {number}, is not JSON ({error})") from error
         if not isinstance(row, dict) or not isinstance(row.get("chain"), str) or "id" not in row:
             raise RequestError(f"{path}, line {number}, needs an id and a chain of text")
         if str(row["id"]) in chains:
-            raise RequestError(f"{path}, line {number}, is a second chain for {row['id']!r}; give one per item")
+            raise RequestError(f"{path}, line {number}, is a second chain for {shown(row['id'])}; give one per item")
         chains[str(row["id"])] = row["chain"]
     if not chains:
         raise RequestError(f"{path} holds no chains; each line needs an id and a chain")
