@@ -13,7 +13,7 @@ LEAVES := $(filter-out __init__ __main__ setup,$(basename $(wildcard *.py)))
 # Reinstalled when the packaging or the C++ changes; the package itself is installed editable.
 SOURCES := setup.py pyproject.toml Makefile $(wildcard csrc/*.* csrc/form/*)
 
-.PHONY: demo test lint matrix clean
+.PHONY: demo test lint matrix docs-numbers clean
 
 demo: $(VENV)/.demo
 	$(BIN)/precollapse run --model smollm2-135m-instruct --benchmark builtin,builtin_choice --n 25 --max-new-tokens 96 --out demo/run.zarr
@@ -32,6 +32,11 @@ lint: $(VENV)/.dev
 # Every architecture x backend x padding x batch x attention implementation against transformers' own outputs (minutes).
 matrix: $(VENV)/.test
 	$(BIN)/python -m precollapse.perf.parity --write docs/models.md
+
+# What measuring scripts print, put into the documents that quote it (ONLY=docs/validity.md for one); on an idle machine.
+docs-numbers: $(VENV)/.test
+	$(BIN)/python -m precollapse.schema docs/store.md
+	$(BIN)/python perf/docs_numbers.py $(ONLY)
 
 clean:
 	rm -rf $(VENV) demo build *.egg-info kernels/*.so

@@ -204,6 +204,22 @@ def peak_mb(columns: int, width: int) -> dict[str, float]:
     return {"vocab_stats_extra_mb": ours, "torch_extra_mb": theirs}
 
 
+def markdown(rows: list[dict[str, object]]) -> str:
+    """The operators' table as docs/kernels.md has it."""
+    lines = [
+        "| operator | dtype | n | ms | torch | times the floor | torch / ours | wanted | |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        floor = f"{row['times_floor']:.2f}" if "times_floor" in row else ""
+        met = "met" if row["met"] else "**not met**"
+        lines.append(
+            f"| {row['operator']} | {row['dtype']} | {row['n']} | {row['ms']:.1f} | {row['torch_ms']:.1f} | {floor} | "
+            f"{row['torch_over_ours']:.2f} | {row['limit']} | {met} |"
+        )
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", help="also write the numbers to this file")
@@ -212,6 +228,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=2048)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
+    parser.add_argument("--markdown", action="store_true", help="print the table of operators as Markdown, and no more")
     asked = parser.parse_args()
     if asked.clock == "cpu" and asked.threads != 1:
         parser.error("--clock cpu adds up all threads; it says something with --threads 1 only")
@@ -231,6 +248,9 @@ def main() -> None:
     }
     rows = measure_vocab(asked.vocabulary, asked.width, asked.repeats)
     rows += [measure_logits(asked.vocabulary, asked.repeats), measure_moments(asked.width, asked.repeats)]
+    if asked.markdown:
+        print(markdown(rows))
+        return
     handover = measure_handover(asked.vocabulary, asked.width, asked.repeats)
     taken = {int(str(row["n"])): float(str(row["ms"])) for row in rows if row.get("dtype") == "bfloat16"}
     norm = measure_norm(asked.width, taken, asked.repeats)

@@ -154,7 +154,8 @@ def main() -> None:
         warnings.simplefilter("ignore")
         for name, (title, lines, times) in tables.items():
             if args.table in (None, name):
-                print(f"\n{title}\n")
+                if args.table is None:
+                    print(f"\n{title}\n")
                 for line in lines(times * args.repeats):
                     print(line, flush=True)
 
