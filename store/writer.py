@@ -27,7 +27,7 @@ from .files.sealed import seal
 from .geometry import ArraySpec
 from .layout import FAILED, PLAN, STAGING, commit_name
 from .log import folds
-from .log.commits import Commit, FileRecord, committed, read_commits
+from .log.commits import Commit, FileRecord, committed, committed_near, read_commits
 from .log.leases import Leases, identity
 from .log.notes import Note, read_notes
 from .log.sweep import sweep
@@ -155,6 +155,7 @@ class Writer:
         self._note = note
         self._leases = leases
         self._done = done
+        self._folds: dict[tuple[int, str], folds.Folding] = {}
         self._closed = False
 
     @property
@@ -214,22 +215,28 @@ class Writer:
         poll_seconds : float
             Time between looks at shards that others hold.
         """
-        tried: set[int] = set()
-        while True:
-            mine = None
-            for index in self.pending():
-                if index not in tried and self.claim(index):
-                    mine = index
-                    break
+        given_up: set[int] = set()
+        left = self.pending()
+        while left:
+            mine = next((index for index in left if index not in self._done and self.claim(index)), None)
             if mine is not None:
                 yield mine
                 if mine not in self._done:
-                    tried.add(mine)  # the caller gave it up, as after a cell that failed
+                    given_up.add(mine)  # by the caller, as after a cell that failed
                     self._leases.release(mine)
-                continue
-            if not wait or not set(self.pending()) - tried:
-                return
-            time.sleep(poll_seconds)
+                self._look(mine)
+                left = [k for k in left if k not in self._done and k not in given_up]
+            if mine is None or not left:
+                left = [k for k in self.pending() if k not in given_up]
+                if not wait:
+                    return
+                if left:
+                    time.sleep(poll_seconds)
+
+    def _look(self, index: int) -> None:
+        """See which shards near this one were committed meanwhile. To list all of them each time costs more the more there are."""
+        with explained(self.path, "read"):
+            self._done |= committed_near(self._files, self.plan.n_shards, index)
 
     def write(
         self,
@@ -347,8 +354,9 @@ class Writer:
         """
         self._check_open()
         cell = self.plan.cell_of(index)
+        folding = folds.Folding(self._files, self._run, cell, name, group, merge)
         with explained(self.path, f"fold the {name} of"):
-            folds.fold(self._files, self._run, cell, self._done, name, group, merge)
+            self._folds.setdefault((cell.index, name), folding).fold(index, self._done)
 
     def fail_cell(self, benchmark: str, regime: str, reason: str) -> None:
         """Record that a cell could not be finished, and why. Forgotten when the cell is completed."""

@@ -16,7 +16,7 @@ from typing import Any
 from ...atomic import sync_folder
 from ...errors import StoreError
 from ..layout import STAGING
-from .protocol import Handle, attempt
+from .protocol import Handle, attempt, between
 
 
 class LocalFiles:
@@ -90,10 +90,10 @@ class LocalFiles:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def list(self, folder: str) -> set[str]:
+    def list(self, folder: str, after: str = "", before: str = "") -> set[str]:
         try:
             with os.scandir(self._root / folder) as entries:
-                return {entry.name for entry in entries if entry.is_file()}
+                return {entry.name for entry in entries if between(entry.name, after, before) and entry.is_file()}
         except (FileNotFoundError, NotADirectoryError):
             return set()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,9 +18,13 @@ from datetime import timedelta
 from typing import Any
 
 from ...errors import RequestError, StoreError
-from .protocol import Handle, attempt
+from .protocol import Handle, attempt, between
 
 _THREADS = 32
+_ONE_PUT = 4 << 20
+"""Bytes of a file that is put in one request; a larger one goes in parts, which take two requests more."""
+_PAGE = 1000
+"""Names that a service lists in one answer."""
 
 
 class ObjectFiles:
@@ -155,10 +160,16 @@ class ObjectFiles:
         except FileNotFoundError:
             return None
 
-    def list(self, folder: str) -> set[str]:
+    def list(self, folder: str, after: str = "", before: str = "") -> set[str]:
+        names: set[str] = set()
         with self._errors():
-            entries = [entry["path"] for batch in self._api.list(self._store, f"{folder}/") for entry in batch]
-        return {path[len(folder) + 1 :] for path in entries if "/" not in path[len(folder) + 1 :]}
+            offset = f"{folder}/{after}" if after else None
+            for batch in self._api.list(self._store, f"{folder}/", offset=offset, chunk_size=_PAGE):
+                page = [entry["path"][len(folder) + 1 :] for entry in batch]
+                names |= {name for name in page if "/" not in name and between(name, after, before)}
+                if before and page and page[-1] >= before:  # a service lists in the order of the names
+                    break
+        return names
 
     def create(self, name: str, data: bytes, durable: bool = True) -> bool:
         with self._errors():
@@ -181,8 +192,15 @@ class ObjectFiles:
                 size += memoryview(part).nbytes
                 yield bytes(part)
 
+        source = copies()
+        begun: list[bytes] = []
         with self._errors():
-            self._api.put(self._store, name, copies())
+            for copy in source:
+                begun.append(copy)
+                if size > _ONE_PUT:
+                    self._api.put(self._store, name, itertools.chain(begun, source))
+                    return size
+            self._api.put(self._store, name, b"".join(begun), use_multipart=False)
         return size
 
     def settle(self) -> None:

@@ -56,8 +56,11 @@ class Files(Protocol):
     def size(self, name: str) -> int | None:
         """Bytes of a file, None where there is none."""
 
-    def list(self, folder: str) -> set[str]:
-        """Names (without the folder) of the files in a folder, empty where there is none."""
+    def list(self, folder: str, after: str = "", before: str = "") -> set[str]:
+        """Names (without the folder) of the files in a folder, empty where there is none.
+
+        With `after` and `before` only the names that sort between the two: what a part of a folder costs does not grow with the rest.
+        """
 
     def create(self, name: str, data: bytes, durable: bool = True) -> bool:
         """Put-if-absent, whole: True if this call made the file, False if it was there."""
@@ -81,3 +84,8 @@ class Files(Protocol):
 def attempt() -> str:
     """A part of a name that no other attempt has."""
     return uuid.uuid4().hex[:12]
+
+
+def between(name: str, after: str, before: str) -> bool:
+    """Whether a name sorts between two others; an empty one is no bound."""
+    return name > after and not (before and name >= before)

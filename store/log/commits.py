@@ -16,6 +16,9 @@ from ..files.sealed import seal, unseal
 from ..layout import COMMITS, commit_name, shard_of
 from ..run_plan import RunPlan
 
+_NEAR = 1000
+"""Names that a service lists in one answer."""
+
 
 @dataclass(frozen=True)
 class FileRecord:
@@ -85,7 +88,18 @@ class Commit:
 
 def committed(files: Files, n_shards: int) -> set[int]:
     """Numbers of the shards that have a commit, sound or not."""
-    numbers = (shard_of(name) for name in files.list(COMMITS))
+    return _numbers(files.list(COMMITS), n_shards)
+
+
+def committed_near(files: Files, n_shards: int, shard: int) -> set[int]:
+    """The same of this shard and those after it, as many as a service lists in one answer."""
+    first, end = commit_name(shard), commit_name(shard + _NEAR)
+    after = first.rpartition("/")[2].removesuffix(".json")  # sorts before the name itself
+    return _numbers(files.list(COMMITS, after, end.rpartition("/")[2]), n_shards)
+
+
+def _numbers(names: Collection[str], n_shards: int) -> set[int]:
+    numbers = (shard_of(name) for name in names)
     return {shard for shard in numbers if shard is not None and shard < n_shards}
 
 

@@ -8,13 +8,14 @@ put-if-absent lets one of them. Only then do the parts go. A reader takes the la
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from ...errors import StoreError
 from ..files.protocol import Files
 from ..files.sealed import crc32c
-from ..layout import FOLDS, blob_name
+from ..layout import BLOBS, FOLDS, blob_name
 from ..plan import Cell
 from ..run_plan import RunPlan
 from .commits import Commit, read_commits
@@ -27,14 +28,15 @@ def fold_name(cell: int, upto: int, name: str) -> str:
     return f"{FOLDS}/{cell:04d}.{upto:08d}.{name}"
 
 
-def folded(files: Files, name: str = "") -> dict[tuple[int, str], int]:
-    """First shard after the largest fold, by cell number and blob name (of all blobs, or of one)."""
+def folded(files: Files, name: str = "", cell: int | None = None) -> dict[tuple[int, str], int]:
+    """First shard after the largest fold, by cell number and blob name (of all blobs, or of one; of all cells, or of one)."""
     marks: dict[tuple[int, str], int] = {}
-    for file in files.list(FOLDS):
-        cell, _, rest = file.partition(".")
+    bounds = ("", "") if cell is None else (f"{cell:04d}.", f"{cell:04d}/")
+    for file in files.list(FOLDS, *bounds):
+        head, _, rest = file.partition(".")
         upto, _, blob = rest.partition(".")
-        if cell.isdigit() and upto.isdigit() and blob and name in ("", blob):
-            key = (int(cell), blob)
+        if head.isdigit() and upto.isdigit() and blob and name in ("", blob):
+            key = (int(head), blob)
             marks[key] = max(marks.get(key, 0), int(upto))
     return marks
 
@@ -58,42 +60,76 @@ def read_fold(files: Files, cell: int, upto: int, name: str) -> bytes:
     return data[4:]
 
 
-def fold(files: Files, run: RunPlan, cell: Cell, done: Collection[int], name: str, group: int, merge: Merge) -> int:
-    """Fold what can be folded of one cell.
+@dataclass
+class Folding:
+    """What one writer does to fold a blob of one cell, and how far it has seen the fold.
+
+    Nothing is asked of the place before a group of shards is complete, and then only about the shards since the last look, so that a
+    shard costs the same in a run of ten and of ten thousand.
 
     Parameters
     ----------
     files, run, cell
-    done : collection of int
-        Shards that have a commit.
     name : str
         Of the blob.
     group : int
         Shards that are folded together; the same in every call.
     merge : callable (sequence of bytes) -> bytes
         Makes one blob of several, given in plan order.
-
-    Returns
-    -------
-    int
-        First shard after the fold; the cell's first where there is none.
+    upto : int or None
+        First shard after the fold when it was last looked at; None before the first look.
     """
-    upto = folded(files, name).get((cell.index, name), cell.first_shard)
-    while upto + group <= cell.shards.stop and all(k in done for k in range(upto, upto + group)):
-        shards = range(upto, upto + group)
-        commits, _ = read_commits(files, run, shards)
-        try:
-            parts = [read_fold(files, cell.index, upto, name)] if upto > cell.first_shard else []
-            parts += [_part(files, commits[k], name) for k in shards]
-        except (FileNotFoundError, KeyError):
-            return upto  # another writer has folded them meanwhile, or a shard was taken out of the run
-        merged = merge(parts)
-        files.create(fold_name(cell.index, shards.stop, name), crc32c(merged).to_bytes(4, "little") + merged)
-        if upto > cell.first_shard:
-            files.remove(fold_name(cell.index, upto, name))
-        upto = shards.stop
-    _clear(files, cell, upto, name)
-    return upto
+
+    files: Files
+    run: RunPlan
+    cell: Cell
+    name: str
+    group: int
+    merge: Merge
+    upto: int | None = None
+
+    def fold(self, index: int, done: Collection[int]) -> None:
+        """Fold what can be folded after shard `index` was committed; `done` are shards that have a commit."""
+        if self.upto is not None and index >= self.upto and not self._complete(self.upto, done):
+            return
+        # A repair may have taken the fold away: nothing is removed on the word of an earlier look.
+        upto = folded(self.files, self.name, self.cell.index).get((self.cell.index, self.name), self.cell.first_shard)
+        while self._complete(upto, done):
+            try:
+                merged = self.merge(self._parts(upto))
+            except (FileNotFoundError, KeyError):
+                self.upto = None
+                return  # another writer has folded them meanwhile, or a shard was taken out of the run
+            stop = upto + self.group
+            file = fold_name(self.cell.index, stop, self.name)
+            self.files.create(file, crc32c(merged).to_bytes(4, "little") + merged)
+            upto = stop
+        self._clear(self.cell.first_shard if self.upto is None else min(index, self.upto), upto)
+        self.upto = upto
+
+    def _complete(self, upto: int, done: Collection[int]) -> bool:
+        """Whether the group of shards that begins at `upto` is there."""
+        stop = upto + self.group
+        return stop <= self.cell.shards.stop and all(k in done for k in range(upto, stop))
+
+    def _parts(self, upto: int) -> list[bytes]:
+        """The fold so far, and the blobs of the group after it."""
+        shards = range(upto, upto + self.group)
+        commits, _ = read_commits(self.files, self.run, shards)
+        before = [read_fold(self.files, self.cell.index, upto, self.name)] if upto > self.cell.first_shard else []
+        return before + [_part(self.files, commits[k], self.name) for k in shards]
+
+    def _clear(self, first: int, upto: int) -> None:
+        """Remove smaller folds, and the blobs of shards from `first` on that the fold holds; a kill may have left some."""
+        if upto == self.cell.first_shard:
+            return
+        largest = f"{self.cell.index:04d}.{upto:08d}."
+        for file in self.files.list(FOLDS, f"{self.cell.index:04d}.", largest):
+            if file.split(".", 2)[2:] == [self.name]:
+                self.files.remove(f"{FOLDS}/{file}")
+        for file in self.files.list(BLOBS, f"{first:08d}.", f"{upto:08d}.") if first < upto else ():
+            if file.partition(".")[2] == self.name:
+                self.files.remove(f"{BLOBS}/{file}")
 
 
 def _part(files: Files, commit: Commit, name: str) -> bytes:
@@ -108,14 +144,3 @@ def _part(files: Files, commit: Commit, name: str) -> bytes:
             f"{files.path}/{file} is damaged: its bytes do not match the commit. Run `precollapse repair`."
         )
     return data
-
-
-def _clear(files: Files, cell: Cell, upto: int, name: str) -> None:
-    """Remove the parts that a fold holds, and smaller folds; a kill may have left some."""
-    for file in files.list(FOLDS):
-        head = file.split(".", 2)
-        if head[0] == f"{cell.index:04d}" and head[2:] == [name] and int(head[1]) < upto:
-            files.remove(f"{FOLDS}/{file}")
-    for shard in range(cell.first_shard, upto):
-        if files.size(blob_name(name, shard)) is not None:
-            files.remove(blob_name(name, shard))
