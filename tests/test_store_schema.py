@@ -107,7 +107,9 @@ def test_every_entry_of_the_schema_is_written_by_some_run(runs):
         }
         for section, names in written.items():
             idle = [
-                e.name for e in getattr(own, section) if not any(map(e.names, names)) and e.when != "some were declared"
+                e.name
+                for e in getattr(own, section)
+                if not any(map(e.names, names)) and e.when not in ("some were declared", "of an earlier version")
             ]
             assert not idle, f"{kind}: {section} {idle}"
 
