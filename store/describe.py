@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from .files.errors import readable
 from .files.place import open_files
-from .layout import blob_name
-from .log.folds import fold_name, folded
+from .layout import blob_name, fold_name
+from .log.folds import folded
 from .reading.run import Run, open_run
 
 
@@ -51,7 +52,9 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
 def _size(run: Run) -> int:
     """Bytes of the committed data: the files of the commits, and folds in place of the blobs they hold."""
     files = open_files(run.path)
-    folds = folded(files)
+    with readable(run.path):
+        folds = folded(files, run.plan)
+        folds_bytes = sum(files.size(fold_name(cell, upto, name)) or 0 for (cell, name), upto in folds.items())
     gone = {
         blob_name(name, shard)
         for (cell, name), upto in folds.items()
@@ -59,4 +62,4 @@ def _size(run: Run) -> int:
         if shard < upto
     }
     kept = sum(file.size for commit in run.commits.values() for name, file in commit.files.items() if name not in gone)
-    return kept + sum(files.size(fold_name(cell, upto, name)) or 0 for (cell, name), upto in folds.items())
+    return kept + folds_bytes

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import RequestError
-from .dtypes import fill_value, stored_type, to_stored
+from . import records
+from .dtypes import ITEM_TYPES, fill_value, stored_type, to_stored
 from .files.sealed import crc32c
 
 MIB = 1 << 20
@@ -26,6 +27,20 @@ CHUNK_BYTES = (MIB // 2, 2 * MIB)
 SHARD_BYTES = (16 * MIB, 64 * MIB)
 SMALL_ROW_BYTES = 1024
 """Arrays whose rows are smaller than this are kept in the shard's table file, not as Zarr arrays of tiny chunks."""
+
+
+MOST_AXES = 16
+MOST_ROW_BYTES = 1 << 34
+"""The most axes and bytes of one state's array: what a plan says beyond them is no state of a model, and is not allocated."""
+
+_SIZE = records.whole(1)
+_SPEC = records.fields(
+    {
+        "shape": records.listing(_SIZE, most=MOST_AXES),
+        "dtype": records.choice(*ITEM_TYPES),
+        "layers": records.optional(records.listing(records.whole(-(1 << 31), 1 << 31))),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -51,6 +66,11 @@ class ArraySpec:
         stored_type(self.dtype)
         if any(n < 1 for n in self.shape):
             raise RequestError(f"An array of shape {self.shape} per state has no elements: give positive sizes.")
+        if len(self.shape) > MOST_AXES or self.row_bytes > MOST_ROW_BYTES:
+            raise RequestError(
+                f"An array with {len(self.shape)} axes and {self.row_bytes} bytes per state is more than a run takes "
+                f"({MOST_AXES} axes, {MOST_ROW_BYTES} bytes): capture fewer sites or layers."
+            )
         if self.layers is not None:
             layers = tuple(int(n) for n in self.layers)
             object.__setattr__(self, "layers", layers)
@@ -90,9 +110,14 @@ class ArraySpec:
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> ArraySpec:
-        layers = value["layers"]
-        return cls(tuple(value["shape"]), value["dtype"], None if layers is None else tuple(layers))
+    def from_json(cls, value: Any, where: str) -> ArraySpec:
+        """The same from the JSON of a record; Malformed where it says no such thing."""
+        spec = _SPEC(value, where)
+        layers = spec["layers"]
+        try:
+            return cls(tuple(spec["shape"]), spec["dtype"], None if layers is None else tuple(layers))
+        except RequestError as error:
+            raise records.Malformed(f"{where} says: {error}") from None
 
 
 def shard_size_for(arrays: Mapping[str, ArraySpec]) -> int:

@@ -7,10 +7,13 @@ whoever comes next, and metadata that disagree with the plan are noticed before 
 from __future__ import annotations
 
 from ..errors import RequestError
-from .files.protocol import Files
+from .files.protocol import Files, read_records
 from .geometry import group_metadata
 from .layout import BLOBS, CELLS, COMMITS, FOLDERS, PLAN, RAGGED, ROOT, TABLES
 from .run_plan import RunPlan
+
+_PLAN_BYTES = 1 << 33
+"""The most bytes of `plan.json`: a hundred million states."""
 
 
 def skeleton(run: RunPlan) -> dict[str, bytes]:
@@ -49,7 +52,7 @@ def read_plan(files: Files) -> RunPlan:
     """
     path = files.path
     try:
-        record = files.read(PLAN)
+        record = files.read(PLAN, _PLAN_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         raise _nothing(files) from None
     except PermissionError:
@@ -76,7 +79,7 @@ def _nothing(files: Files) -> RequestError:
 def skeleton_faults(files: Files, run: RunPlan) -> tuple[list[str], list[str]]:
     """Names of Zarr metadata files that are missing, and of those that say something other than the plan."""
     wanted = skeleton(run)
-    contents = files.read_many(list(wanted))
+    contents = read_records(files, list(wanted))
     missing = [name for name, data in zip(wanted, contents, strict=True) if data is None]
     other = [name for name, data in zip(wanted, contents, strict=True) if data is not None and data != wanted[name]]
     return missing, other

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..errors import RequestError
 from ..schema import BENCHMARK, ID, ITEM_ID, PLAN_KEYS, REGIME
+from . import records
 from .dtypes import is_text
 from .layout import cell_folder
 
@@ -183,6 +184,37 @@ class Plan:
             for i in range(start, stop)
         ]
         return Shard(index, cell.benchmark, cell.regime, states, start, stop)
+
+
+_CELL = records.fields(
+    {"benchmark": records.text(), "regime": records.text(), "states": records.whole(1), "rows": records.whole(1)}
+)
+PLAN_FIELDS = {
+    "shard_size": records.whole(1),
+    "cells": records.listing(_CELL, least=1),
+    "ids": records.texts,
+    "item_ids": records.texts,
+    "duplicates": records.texts,
+}
+"""What `plan.json` says of states and shards."""
+
+
+def plan_of(body: Mapping[str, Any]) -> Plan:
+    """The plan in a record whose fields are those of PLAN_FIELDS; Malformed where they contradict each other."""
+    cells, ids, item_ids = body["cells"], body["ids"], body["item_ids"]
+    if not len(ids) == len(item_ids) == sum(cell["states"] for cell in cells):
+        raise records.Malformed("its cells do not add up to its states")
+    if len(set(ids)) < len(ids):
+        raise records.Malformed("it names one state twice")
+    if len({(cell["benchmark"], cell["regime"]) for cell in cells}) < len(cells):
+        raise records.Malformed("it has one benchmark and regime in two cells")
+    for number, cell in enumerate(cells):
+        if cell["rows"] > cell["states"]:
+            raise records.Malformed(
+                f"cell {number} has shards of {cell['rows']} states, and {cell['states']} states in all"
+            )
+    sizes = ((cell["benchmark"], cell["regime"], cell["states"], cell["rows"]) for cell in cells)
+    return Plan(ids, item_ids, cells_of(sizes), body["shard_size"], tuple(body["duplicates"]))
 
 
 def cells_of(sizes: Iterable[tuple[str, str, int, int]]) -> tuple[Cell, ...]:

@@ -10,22 +10,27 @@ import os
 from dataclasses import dataclass
 
 from ..errors import RequestError, StoreError
-from .files.errors import refused
+from .files.errors import Irregular, refused
 from .files.place import open_files
 from .files.protocol import Files, attempt
-from .files.sealed import unseal
 from .layout import (
     BLOBS,
     COMMITS,
     DAMAGED,
     LEASES,
+    NOTES,
     RAGGED,
     STAGING,
     TABLES,
     commit_name,
+    lease_of,
+    staged_shard,
 )
 from .log.commits import Commit, read_commits
-from .log.leases import REPAIR, Leases, surely_dead
+from .log.failures import read_failures
+from .log.folds import stray_folds
+from .log.leases import REPAIR, Leases, read_lease, surely_dead
+from .log.notes import read_notes
 from .log.sweep import sweep
 from .opening import folders, read_plan, skeleton, skeleton_faults
 from .verify import fold_faults, shard_faults, strays
@@ -81,10 +86,12 @@ def repair(path: str | os.PathLike[str]) -> Repair:
         aside = _refuse_live_writers(files)
         missing, other = skeleton_faults(files, run)
         files.make(folders(run))
+        for name in other:  # it may be something that cannot be replaced, as a folder
+            _keep(files, attempt(), name)
         for name in [*missing, *other]:
             files.replace(name, skeleton(run)[name])
         commits, broken = read_commits(files, run)
-        for name in fold_faults(files):  # its parts are gone, so the shards that it held are done again
+        for name in fold_faults(files, run):  # its parts are gone, so the shards that it held are done again
             _keep(files, attempt(), name)
             aside.append(name)
         bad = {commit.shard for commit in commits.values() if any(shard_faults(files, run, commit))}
@@ -100,9 +107,14 @@ def repair(path: str | os.PathLike[str]) -> Repair:
                 _set_aside(files, shard, commits.pop(shard, None))
         finally:
             leases.close()
-        for fault in strays(files, run, set()):
-            _keep(files, attempt(), fault.where)
-            aside.append(fault.where)
+        odd = [
+            *read_failures(files, run.plan)[1],
+            *stray_folds(files, run.plan),
+            *(f"{NOTES}/{name}" for name in read_notes(files)[1]),
+        ]
+        for name in [*odd, *(fault.where for fault in strays(files, run, set()))]:
+            _keep(files, attempt(), name)
+            aside.append(name)
         swept = sweep(files, run)
     withdrawn = tuple(sorted(bad | broken.keys()))
     return Repair(swept.moved, swept.removed, (*missing, *other), withdrawn, swept.kept, tuple(aside))
@@ -113,17 +125,21 @@ def _refuse_live_writers(files: Files) -> list[str]:
     torn = []
     for name in sorted(files.list(LEASES)):
         try:
-            who = unseal(files.read(f"{LEASES}/{name}"), name)["who"]
+            who = read_lease(files, f"{LEASES}/{name}")["who"]
+            held = lease_of(name)
         except FileNotFoundError:
             continue
-        except StoreError:  # a lease appears whole or not at all: torn ones are left by machines that went down
+        except (
+            Irregular,
+            StoreError,
+        ):  # a lease appears whole or not at all: torn ones are left by machines that went down
             _keep(files, attempt(), f"{LEASES}/{name}")
             torn.append(f"{LEASES}/{name}")
             continue
         if not surely_dead(who):
             raise RequestError(
-                f"{files.path} may be in use by process {who.get('pid')} on {who.get('host')}, which holds shard "
-                f"{int(name.partition('.')[0])}: stop it, or remove {LEASES}/{name} if it is gone, and repair again."
+                f"{files.path} may be in use by process {who['pid']} on {who['host']}, which holds "
+                f"{f'shard {held[0]}' if held else 'a lease'}: stop it, or remove {LEASES}/{name} if it is gone, and repair again."
             )
     return torn
 
@@ -136,7 +152,7 @@ def _set_aside(files: Files, shard: int, commit: Commit | None) -> None:
     mark = attempt()
     _keep(files, mark, commit_name(shard))
     for name in () if commit else sorted(files.list(STAGING)):
-        if name.partition(".")[0] == f"{shard:08d}":
+        if staged_shard(name) == shard:
             _keep(files, mark, f"{STAGING}/{name}")
     for name, record in commit.files.items() if commit else ():
         for place in (name, record.staged):

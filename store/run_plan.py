@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from ..errors import RequestError, StoreError
 from ..schema import PLAN_KEYS, SHARD
-from .dtypes import stored_type
-from .files.sealed import canonical, seal, seal_digest, unseal
+from . import records
+from .dtypes import ITEM_TYPES, stored_type
+from .files.sealed import canonical, check_depth, seal, seal_digest, unseal
 from .geometry import ArraySpec, Geometry
-from .layout import FORMAT, check_name
-from .plan import Plan, cells_of
+from .layout import FORMAT, blob_name, check_name, ragged_name, table_name
+from .plan import PLAN_FIELDS, Plan, plan_of
 
 COLUMN_TYPES = ("float64", "int64", "bool", "string")
 
@@ -59,18 +60,7 @@ class RunPlan:
         config_defaults: Mapping[str, Any],
     ) -> RunPlan:
         """Check the names and types, and bring the settings to the form they have in JSON."""
-        taken: set[str] = {*PLAN_KEYS, SHARD}
-        for what, names in (("Array", arrays), ("Column", columns), ("Ragged array", ragged)):
-            for name in names:
-                if check_name(name, what) in taken:
-                    raise RequestError(f"{what} {name!r} is taken: each name stands for one thing in a run.")
-                taken.add(name)
-        _check_sides(taken, {f"{name}_layer" for name, spec in arrays.items() if spec.layers is not None})
-        for name, kind in columns.items():
-            if kind not in COLUMN_TYPES:
-                raise RequestError(f"Column {name!r} has type {kind!r}: choose one of {', '.join(COLUMN_TYPES)}.")
-        for kind in ragged.values():
-            stored_type(kind)
+        _check_contents(plan, arrays, columns, ragged)
         return cls(
             plan,
             dict(arrays),
@@ -90,6 +80,20 @@ class RunPlan:
             for name, spec in self.arrays.items()
             if not spec.small
         }
+
+    def shard_files(self, shard: int, blobs: Sequence[str]) -> dict[str, Geometry | None]:
+        """Final names of the files of a shard that has these blobs, with the byte layout of those that are Zarr shards."""
+        cell = self.plan.cell_of(shard)
+        names: dict[str, Geometry | None] = {}
+        for name, spec in self.arrays.items():
+            if not spec.small:
+                geometry = self.geometry[cell.index, name]
+                names[f"{cell.folder}/{name}/{geometry.chunk_key(shard - cell.first_shard)}"] = geometry
+        names[table_name(shard)] = None
+        if self.ragged:
+            names[ragged_name(shard)] = None
+        names.update({blob_name(name, shard): None for name in blobs})
+        return names
 
     @cached_property
     def config_hash(self) -> str:
@@ -141,17 +145,63 @@ class RunPlan:
         except StoreError:
             check_format(_stated_format(record), path)
             raise
-        check_format(body["format"], path)
-        cells = cells_of((c["benchmark"], c["regime"], c["states"], c["rows"]) for c in body["cells"])
-        plan = Plan(body["ids"], body["item_ids"], cells, body["shard_size"], tuple(body["duplicates"]))
-        if not cells or len(plan.ids) != cells[-1].stop or len(plan.item_ids) != cells[-1].stop:
-            raise StoreError(f"The plan of {path} (plan.json) is damaged: its cells do not add up to its states.")
-        arrays = {name: ArraySpec.from_json(spec) for name, spec in body["arrays"].items()}
-        run = cls(
-            plan, arrays, body["columns"], body["ragged"], body["config"], body["config_defaults"], body["format"]
-        )
+        what = f"The plan of {path} (plan.json)"
+        check_format(records.sound(_FORMAT, body, what)["format"], path)
+        run = records.sound(cls._of_record, body, what)
         run.__dict__["digest"] = seal_digest(record)  # the cached property, without building the record anew
         return run
+
+    @classmethod
+    def _of_record(cls, body: Any, where: str) -> RunPlan:
+        """The same from the JSON of a record; Malformed where it says no such thing."""
+        checked = _FIELDS(body, where)
+        plan = plan_of(checked)
+        try:
+            _check_contents(plan, checked["arrays"], checked["columns"], checked["ragged"])
+        except RequestError as error:
+            raise records.Malformed(f"it has contents that no run has ({error})") from None
+        contents = (checked[key] for key in ("arrays", "columns", "ragged", "config", "config_defaults", "format"))
+        return cls(plan, *contents)
+
+
+_FORMAT = records.fields({"format": records.whole(1)})
+_FIELDS = records.fields(
+    {
+        "format": records.whole(1),
+        **PLAN_FIELDS,
+        "arrays": records.mapping(records.name, ArraySpec.from_json),
+        "columns": records.mapping(records.name, records.choice(*COLUMN_TYPES)),
+        "ragged": records.mapping(records.name, records.choice(*ITEM_TYPES)),
+        "config": records.json_object,
+        "config_defaults": records.json_object,
+    }
+)
+_MOST_NODES = 1_000_000
+"""The most Zarr arrays of a run: their metadata are held in memory and compared at each opening."""
+
+
+def _check_contents(
+    plan: Plan, arrays: Mapping[str, ArraySpec], columns: Mapping[str, str], ragged: Mapping[str, str]
+) -> None:
+    """Refuse names that are no names or stand for two things, unknown types, and more arrays than can be."""
+    taken: set[str] = {*PLAN_KEYS, SHARD}
+    for what, names in (("Array", arrays), ("Column", columns), ("Ragged array", ragged)):
+        for name in names:
+            if check_name(name, what) in taken:
+                raise RequestError(f"{what} {name!r} is taken: each name stands for one thing in a run.")
+            taken.add(name)
+    _check_sides(taken, {f"{name}_layer" for name, spec in arrays.items() if spec.layers is not None})
+    for name, kind in columns.items():
+        if kind not in COLUMN_TYPES:
+            raise RequestError(f"Column {name!r} has type {kind!r}: choose one of {', '.join(COLUMN_TYPES)}.")
+    for kind in ragged.values():
+        stored_type(kind)
+    nodes = len(plan.cells) * sum(not spec.small for spec in arrays.values())
+    if nodes > _MOST_NODES:
+        raise RequestError(
+            f"{len(plan.cells)} cells with {len(arrays)} arrays each are more than a run takes ({_MOST_NODES} in all): "
+            "make several runs."
+        )
 
 
 _SIDES = (".valid", ".offsets", ".shapes", ".crc32c", ".layers")
@@ -182,7 +232,7 @@ def _stated_format(record: bytes) -> int | None:
     try:
         body = json.loads(record)
         return int(body.get("body", body)["format"])
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
         return None
 
 
@@ -192,7 +242,8 @@ def json_form(config: Mapping[str, Any], what: str) -> dict[str, Any]:
     for key, value in config.items():
         try:
             plain[str(key)] = json.loads(canonical(value))
-        except (TypeError, ValueError) as error:
+            check_depth(plain)
+        except (TypeError, ValueError, RecursionError) as error:
             raise RequestError(f"{what}[{key!r}] cannot be written as JSON ({error}).") from None
     return plain
 

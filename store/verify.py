@@ -9,27 +9,26 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import StoreError
-from .files.errors import readable, unreadable
+from .files.errors import Irregular, readable, unreadable
 from .files.place import open_files
 from .files.protocol import Files
-from .files.sealed import crc32c, unseal
+from .files.sealed import crc32c
 from .geometry import Geometry
 from .layout import (
     BLOBS,
     COMMITS,
-    FAILED,
     NOTES,
     RAGGED,
     ROOT,
     TABLES,
     blob_name,
     commit_name,
-    ragged_name,
+    fold_name,
     shard_of,
-    table_name,
 )
 from .log.commits import Commit, names_states, read_commits
-from .log.folds import fold_name, folded, read_fold
+from .log.failures import read_failures
+from .log.folds import folded, read_fold, stray_folds
 from .log.notes import read_notes
 from .opening import read_plan, skeleton_faults
 from .run_plan import RunPlan
@@ -97,35 +96,32 @@ def _faults(files: Files, run: RunPlan) -> list[Fault]:
     faults += [Fault(f"{NOTES}/{name}", what) for name, what in read_notes(files)[1].items()]
     if (commits or broken) and not files.list(NOTES):
         faults.append(Fault(NOTES, "it is missing or empty, so how the run came about is not known: restore it."))
-    for name in sorted(files.list(FAILED)):
-        try:
-            unseal(files.read(f"{FAILED}/{name}"), "The note of a failed cell")
-        except FileNotFoundError:
-            pass  # the cell was finished meanwhile
-        except StoreError as error:
-            faults.append(Fault(f"{FAILED}/{name}", str(error)))
-    faults += [Fault(name, str(error)) for name, error in fold_faults(files).items()]
+    faults += [Fault(name, what) for name, what in read_failures(files, run.plan)[1].items()]
+    faults += [Fault(name, str(error)) for name, error in fold_faults(files, run).items()]
+    faults += [Fault(name, "it is no fold of this plan.") for name in stray_folds(files, run.plan)]
     faults += strays(files, run, set(broken))
     return faults
 
 
-def fold_faults(files: Files) -> dict[str, StoreError]:
+def fold_faults(files: Files, run: RunPlan) -> dict[str, StoreError]:
     """What is wrong with each damaged fold, by file name."""
     faults = {}
-    for (cell, name), upto in folded(files).items():
+    for (cell, name), upto in folded(files, run.plan).items():
         try:
-            read_fold(files, cell, upto, name)
+            read_fold(files, run, cell, upto, name)
         except FileNotFoundError:
             pass  # a larger one was made meanwhile, of what was checked when it was merged
         except StoreError as error:
             faults[fold_name(cell, upto, name)] = error
+        except (PermissionError, Irregular) as error:
+            faults[fold_name(cell, upto, name)] = unreadable(fold_name(cell, upto, name), error)
     return faults
 
 
 def _in_a_fold(files: Files, run: RunPlan, commit: Commit, file: str) -> bool:
     """Whether a file of a shard is a blob that has been folded; looked up now, as a writer may be folding."""
     cell = run.plan.cell_of(commit.shard).index
-    marks = folded(files)
+    marks = folded(files, run.plan)
     return any(
         file == blob_name(name, commit.shard) and commit.shard < marks.get((cell, name), 0) for name in commit.blobs
     )
@@ -133,22 +129,18 @@ def _in_a_fold(files: Files, run: RunPlan, commit: Commit, file: str) -> bool:
 
 def shard_faults(files: Files, run: RunPlan, commit: Commit) -> Iterator[Fault]:
     """What is wrong with the files of a committed shard; blobs that a fold holds may be gone."""
-    zarr_shards = _zarr_shards(run, commit.shard)
-    wanted = {*zarr_shards, table_name(commit.shard), *(blob_name(name, commit.shard) for name in commit.blobs)}
-    wanted |= {ragged_name(commit.shard)} if run.ragged else set()
+    layouts = run.shard_files(commit.shard, commit.blobs)
     ids = [run.plan.ids[row] for row in run.plan.shard_rows(commit.shard)]
     if not names_states(files.read(commit_name(commit.shard)), ids):
         yield Fault(commit_name(commit.shard), "it names other states than the plan does.", commit.shard)
-    for name in sorted(wanted ^ commit.files.keys()):
-        yield Fault(commit_name(commit.shard), f"it does not fit the plan: {name}.", commit.shard)
     for name, record in commit.files.items():
         for place in (name, record.staged, name):
             try:
-                yield from _file_faults(files, run, commit, name, place, zarr_shards.get(name))
+                yield from _file_faults(files, run, commit, name, place, layouts[name])
                 break
             except FileNotFoundError:
                 continue  # it may be given its final name at this moment
-            except PermissionError as error:
+            except (PermissionError, Irregular) as error:
                 yield Fault(name, str(unreadable(name, error)), commit.shard)
                 break
         else:
@@ -170,16 +162,6 @@ def _file_faults(
     if f"{_checksum(files, place, size):08x}" != record.crc32c:
         return [Fault(name, "its bytes do not match the checksum in its commit.", commit.shard)]
     return []
-
-
-def _zarr_shards(run: RunPlan, shard: int) -> dict[str, Geometry]:
-    """Byte layout of each Zarr shard file of a shard, by name."""
-    cell = run.plan.cell_of(shard)
-    layouts = {}
-    for (index, name), geometry in run.geometry.items():
-        if index == cell.index:
-            layouts[f"{cell.folder}/{name}/{geometry.chunk_key(shard - cell.first_shard)}"] = geometry
-    return layouts
 
 
 def _checksum(files: Files, name: str, size: int) -> int:

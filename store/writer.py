@@ -23,11 +23,11 @@ from .contents import Tally, shard_contents
 from .files.errors import explained, refused
 from .files.place import open_files
 from .files.protocol import Files, attempt
-from .files.sealed import seal
 from .geometry import ArraySpec
-from .layout import FAILED, PLAN, STAGING, commit_name
+from .layout import PLAN, STAGING, commit_name
 from .log import folds
 from .log.commits import Commit, FileRecord, committed, committed_near, read_commits
+from .log.failures import failure_name, failure_record
 from .log.leases import Leases, identity
 from .log.notes import Note, read_notes
 from .log.sweep import sweep
@@ -96,7 +96,7 @@ def open_writer(
         check_whole(files, run, bool(committed(files, run.plan.n_shards)))
         _complete(files, run)
         added = {column: kind for column, kind in requested.columns.items() if column not in run.columns}
-        for column, kind in read_notes(files)[0].get("added_columns", {}).items():
+        for column, kind in (read_notes(files)[0].get("added_columns") or {}).items():
             if added.get(column, kind) != kind:
                 raise RequestError(
                     f"Column {column!r} was added to {files.path} as {kind}, and {added[column]} is asked: give the same type."
@@ -278,7 +278,7 @@ class Writer:
         """
         self._check_open()
         index = operator.index(index)
-        if seconds is not None and not math.isfinite(seconds):
+        if seconds is not None and not 0 <= seconds < math.inf:
             seconds = None
         shard = self.shard(index)
         contents = shard_contents(self._run, self._columns, shard, arrays or {}, table or {}, ragged or {}, blobs or {})
@@ -362,9 +362,8 @@ class Writer:
         """Record that a cell could not be finished, and why. Forgotten when the cell is completed."""
         self._check_open()
         cell = self.plan.cell(benchmark, regime)
-        body = {"benchmark": benchmark, "regime": regime, "reason": str(reason)}
         with explained(self.path, "write"):
-            self._files.replace(f"{FAILED}/{cell.index:04d}.json", seal(body))
+            self._files.replace(failure_name(cell.index), failure_record(cell, str(reason)))
 
     def update_manifest(self, values: Mapping[str, Any]) -> None:
         """Add entries to the manifest; objects merge key by key."""
@@ -412,7 +411,7 @@ class Writer:
 
     def _clear_failure(self, index: int) -> None:
         cell = self.plan.cell_of(index)
-        name = f"{FAILED}/{cell.index:04d}.json"
+        name = failure_name(cell.index)
         if self._files.size(name) is not None and not set(cell.shards) & set(self.pending()):
             self._files.remove(name)
 

@@ -13,6 +13,16 @@ from collections.abc import Iterator
 from ...errors import RequestError, StoreError
 
 
+class Irregular(OSError):
+    """Under a name of the run lies what is no file of it: a link that leads out of the run, a folder, a pipe, a device; or far more
+    bytes than a record has. It is neither followed nor read."""
+
+
+def too_large(place: str, size: int, most: int) -> Irregular:
+    """What to raise for a record of more bytes than any has."""
+    return Irregular(errno.EFBIG, f"it has {size} bytes, and no record has more than {most}", place)
+
+
 @contextlib.contextmanager
 def explained(path: str, doing: str) -> Iterator[None]:
     """Turn the operating system's errors into one sentence each.

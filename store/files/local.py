@@ -1,7 +1,8 @@
 """A run in a local folder.
 
 Guarantees that whatever is reported as written has reached the disk: files and the folders that name them are fsynced. Put-if-absent
-is a hard link to a finished file, so that a name appears with its whole content or not at all, whenever the process dies.
+is a hard link to a finished file, so that a name appears with its whole content or not at all, whenever the process dies. Links that lead
+out of the folder are not followed, neither to read nor to write, and nothing but a file is opened as one.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from typing import Any
 from ...atomic import sync_folder
 from ...errors import StoreError
 from ..layout import STAGING
+from .errors import Irregular, too_large
 from .protocol import Handle, attempt, between
 
 
@@ -27,14 +30,18 @@ class LocalFiles:
     path : str
     owner : str
         Writer on whose behalf files are made.
+    follow : bool
+        Whether links that lead out of the folder are followed: for a folder of files that its user put together, which is no run.
     """
 
     immediate = True
 
-    def __init__(self, path: str, owner: str = "") -> None:
+    def __init__(self, path: str, owner: str = "", follow: bool = False) -> None:
         self.path = path
         self._root = Path(path).absolute()  # a later change of the working folder must not matter
         self._owner = owner
+        self._follow = follow
+        self._entered: set[str] = set()
 
     def probe(self) -> None:
         """`create` says so itself."""
@@ -43,7 +50,8 @@ class LocalFiles:
         return {entry.name for entry in self._root.iterdir()} if self._root.exists() else None
 
     def make(self, folders: Iterable[str]) -> None:
-        missing = [self._root / folder for folder in folders if not (self._root / folder).is_dir()]
+        wanted = [self._enter(folder) for folder in folders]
+        missing = [folder for folder in wanted if not folder.is_dir()]
         parents = {place.parent for place in (self._root, *self._root.parents) if not place.exists()}
         for folder in missing:
             folder.mkdir(parents=True, exist_ok=True)
@@ -52,33 +60,80 @@ class LocalFiles:
             with contextlib.suppress(PermissionError):  # a folder that may be entered but not read
                 sync_folder(folder)
 
-    def read(self, name: str) -> bytes:
-        with open(self._root / name, "rb", buffering=0) as file:
-            return file.read()
+    def _enter(self, folder: str) -> Path:
+        """The place of a folder of the run; Irregular where a link leads out of the run on the way."""
+        place = self._root / folder
+        if folder not in self._entered:
+            if folder and not all(part not in ("", ".", "..") for part in folder.split("/")):
+                raise Irregular(errno.EINVAL, "it is no name within the run", str(place))
+            self._keep_inside(place)
+            if place.is_dir():  # one that comes later is looked at then
+                self._entered.add(folder)
+        return place
 
-    def read_many(self, names: list[str]) -> list[bytes | None]:
+    def _keep_inside(self, place: Path) -> None:
+        real, root = os.path.realpath(place), os.path.realpath(self._root)
+        if not self._follow and real != root and not real.startswith(os.path.join(root, "")):
+            raise Irregular(errno.ELOOP, "it is a link that leads out of the run", str(place))
+
+    def _place(self, name: str) -> Path:
+        """The place of a file of the run, which may be a link itself; the folders on the way are within the run."""
+        folder, _, last = name.rpartition("/")
+        if last in ("", ".", ".."):
+            raise Irregular(errno.EINVAL, "it is no name within the run", f"{self.path}/{name}")
+        return self._enter(folder) / last
+
+    def _descriptor(self, name: str) -> int:
+        """An open file, opened without waiting for the other end of a pipe."""
+        place = self._place(name)
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+        try:
+            fd = os.open(place, flags | os.O_NOFOLLOW)
+        except OSError as error:
+            if not place.is_symlink():
+                if error.errno == errno.ENXIO:  # a socket
+                    raise _no_file(place, place.stat().st_mode) from None
+                raise
+            self._keep_inside(place)
+            fd = os.open(place, flags)
+        mode = os.fstat(fd).st_mode
+        if not stat.S_ISREG(mode):
+            os.close(fd)
+            raise _no_file(place, mode)
+        return fd
+
+    def read(self, name: str, most: int | None = None) -> bytes:
+        fd = self._descriptor(name)
+        try:
+            return _whole(fd, f"{self.path}/{name}", most)
+        finally:
+            os.close(fd)
+
+    def read_many(self, names: list[str], most: int | None = None) -> list[bytes | None]:
         contents: list[bytes | None] = []
         for first in range(0, len(names), 256):
-            handles = [self._handle(name) for name in names[first : first + 256]]
+            handles: list[tuple[str, int | None]] = []
             try:
-                for fd in handles:
+                for name in names[first : first + 256]:
+                    handles.append((name, self._handle(name)))
+                for _, fd in handles:
                     if fd is not None:  # the disk works on all of them at once
                         _expect(fd, 0, 0)
-                contents += [None if fd is None else _whole(fd) for fd in handles]
+                contents += [None if fd is None else _whole(fd, f"{self.path}/{name}", most) for name, fd in handles]
             finally:
-                for fd in handles:
+                for _, fd in handles:
                     if fd is not None:
                         os.close(fd)
         return contents
 
     def _handle(self, name: str) -> int | None:
         try:
-            return os.open(f"{self._root}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+            return self._descriptor(name)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def open(self, name: str) -> Handle:
-        return _LocalHandle(os.open(self._root / name, os.O_RDONLY | os.O_CLOEXEC), f"{self.path}/{name}")
+        return _LocalHandle(self._descriptor(name), f"{self.path}/{name}")
 
     def read_into(self, name: str, offset: int, buffers: list[Any]) -> None:
         with contextlib.closing(self.open(name)) as handle:
@@ -86,14 +141,21 @@ class LocalFiles:
 
     def size(self, name: str) -> int | None:
         try:
-            return os.stat(self._root / name).st_size
+            place = self._place(name)
+            found = os.lstat(place)
+            if stat.S_ISLNK(found.st_mode):
+                self._keep_inside(place)
+                found = os.stat(place)
         except (FileNotFoundError, NotADirectoryError):
             return None
+        if not stat.S_ISREG(found.st_mode):
+            raise _no_file(place, found.st_mode)
+        return found.st_size
 
     def list(self, folder: str, after: str = "", before: str = "") -> set[str]:
         try:
-            with os.scandir(self._root / folder) as entries:
-                return {entry.name for entry in entries if between(entry.name, after, before) and entry.is_file()}
+            with os.scandir(self._enter(folder)) as entries:
+                return {entry.name for entry in entries if between(entry.name, after, before)}
         except (FileNotFoundError, NotADirectoryError):
             return set()
 
@@ -116,18 +178,18 @@ class LocalFiles:
 
     def _publish(self, put: Callable[[Path, Path], None], name: str, data: bytes, durable: bool) -> None:
         """Give a finished file its name. A sweep may take the file before that; then it is written again."""
-        target = self._root / name
+        target = self._place(name)
         for left in range(3, -1, -1):
             record = f"{STAGING}/record.{self._owner}.{attempt()}"
             try:
                 self._write_new(record, [data], durable)
-                put(self._root / record, target)
+                put(self._place(record), target)
                 break
             except FileNotFoundError:
                 if not left:
                     raise
             finally:
-                (self._root / record).unlink(missing_ok=True)
+                self._place(record).unlink(missing_ok=True)
         if durable:
             sync_folder(target.parent)
 
@@ -135,7 +197,7 @@ class LocalFiles:
         return self._write_new(name, parts, True)
 
     def _write_new(self, name: str, parts: Iterable[Any], durable: bool) -> int:
-        fd = os.open(self._root / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        fd = os.open(self._place(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         size = begun = 0
         try:
             for part in parts:
@@ -153,17 +215,27 @@ class LocalFiles:
         return size
 
     def settle(self) -> None:
-        sync_folder(self._root / STAGING)
+        sync_folder(self._enter(STAGING))
 
     def move(self, source: str, target: str) -> bool:
         try:
-            os.replace(self._root / source, self._root / target)
+            os.replace(self._place(source), self._place(target))
         except FileNotFoundError:
             return False
         return True
 
     def remove(self, name: str) -> None:
-        (self._root / name).unlink(missing_ok=True)
+        place = self._place(name)
+        try:
+            place.unlink(missing_ok=True)
+        except OSError:
+            if not place.is_dir():  # a folder is nobody's leftover: it stays, and who reads it says so
+                raise
+
+
+def _no_file(place: Path, mode: int) -> Irregular:
+    kinds = {stat.S_IFDIR: "folder", stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}
+    return Irregular(errno.EINVAL, f"it is a {kinds.get(stat.S_IFMT(mode), 'device')}, not a file", str(place))
 
 
 class _LocalHandle:
@@ -207,8 +279,10 @@ def _begin_writing(fd: int, offset: int, size: int) -> None:
             os.posix_fadvise(fd, offset, size, os.POSIX_FADV_DONTNEED)
 
 
-def _whole(fd: int) -> bytes:
+def _whole(fd: int, place: str, most: int | None) -> bytes:
     """A file from its beginning to its end."""
+    if most is not None and (size := os.fstat(fd).st_size) > most:
+        raise too_large(place, size, most)
     parts = []
     while part := os.read(fd, 1 << 20):
         parts.append(part)

@@ -18,6 +18,7 @@ from datetime import timedelta
 from typing import Any
 
 from ...errors import RequestError, StoreError
+from .errors import too_large
 from .protocol import Handle, attempt, between
 
 _THREADS = 32
@@ -113,14 +114,17 @@ class ObjectFiles:
     def make(self, folders: Iterable[str]) -> None:
         """Object stores have no folders."""
 
-    def read(self, name: str) -> bytes:
+    def read(self, name: str, most: int | None = None) -> bytes:
         with self._errors():
-            return bytes(self._api.get(self._store, name).bytes())
+            found = self._api.get(self._store, name)
+            if most is not None and found.meta["size"] > most:
+                raise too_large(f"{self.path}/{name}", found.meta["size"], most)
+            return bytes(found.bytes())
 
-    def read_many(self, names: list[str]) -> list[bytes | None]:
+    def read_many(self, names: list[str], most: int | None = None) -> list[bytes | None]:
         def one(name: str) -> bytes | None:
             try:
-                return self.read(name)
+                return self.read(name, most)
             except FileNotFoundError:
                 return None
 

@@ -8,8 +8,10 @@ names a file that a power cut takes away.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
+
+from .errors import Irregular
 
 
 class Handle(Protocol):
@@ -26,7 +28,11 @@ class Handle(Protocol):
 
 
 class Files(Protocol):
-    """A place that keeps the files of one run. Names are relative, with forward slashes."""
+    """A place that keeps the files of one run. Names are relative, with forward slashes.
+
+    Nothing outside the place is read, written, moved or removed, whatever links lie in it: `errors.Irregular` (an OSError) is raised
+    for a name that leads out of it, and for one under which there is something else than a file.
+    """
 
     path: str
     immediate: bool
@@ -41,10 +47,10 @@ class Files(Protocol):
     def make(self, folders: Iterable[str]) -> None:
         """Create the place and its folders where they are missing."""
 
-    def read(self, name: str) -> bytes:
-        """The whole file. FileNotFoundError where there is none."""
+    def read(self, name: str, most: int | None = None) -> bytes:
+        """The whole file, of at most so many bytes. FileNotFoundError where there is none."""
 
-    def read_many(self, names: list[str]) -> list[bytes | None]:
+    def read_many(self, names: list[str], most: int | None = None) -> list[bytes | None]:
         """Whole small files, None for each that is not there."""
 
     def read_into(self, name: str, offset: int, buffers: list[Any]) -> None:
@@ -57,7 +63,7 @@ class Files(Protocol):
         """Bytes of a file, None where there is none."""
 
     def list(self, folder: str, after: str = "", before: str = "") -> set[str]:
-        """Names (without the folder) of the files in a folder, empty where there is none.
+        """Names (without the folder) of all that lies in a folder, empty where there is none.
 
         With `after` and `before` only the names that sort between the two: what a part of a folder costs does not grow with the rest.
         """
@@ -79,6 +85,27 @@ class Files(Protocol):
 
     def remove(self, name: str) -> None:
         """Remove a file; no error where there is none."""
+
+
+RECORD_BYTES = 1 << 30
+"""The most bytes of a record other than the plan: a commit or a note is a few thousand."""
+
+
+def read_records(files: Files, names: list[str]) -> Sequence[bytes | OSError | None]:
+    """Whole records; where one of them cannot be read, each by itself, so that it does not hide the others."""
+    try:
+        return files.read_many(names, RECORD_BYTES)
+    except (PermissionError, Irregular):
+        pass
+    records: list[bytes | OSError | None] = []
+    for name in names:
+        try:
+            records.append(files.read(name, RECORD_BYTES))
+        except FileNotFoundError:
+            records.append(None)
+        except (PermissionError, Irregular) as error:
+            records.append(error)
+    return records
 
 
 def attempt() -> str:

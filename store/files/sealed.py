@@ -17,6 +17,8 @@ from ...errors import StoreError
 _HEAD = b'{"crc32c": "'
 _MIDDLE = b'", "body": '
 _TAIL = b"}\n"
+_DEPTH = 64
+"""How deep lists and objects may lie within each other."""
 _START = len(_HEAD) + 8 + len(_MIDDLE)
 
 
@@ -65,7 +67,32 @@ def unseal(record: bytes, what: str, upto: bytes | None = None) -> dict[str, Any
         raise StoreError(f"{what} is damaged ({len(record)} bytes that do not match their checksum).")
     if upto is not None and (end := body.find(upto)) >= 0:  # quotes within strings are escaped, so this is a field
         body = body[:end] + b"}"
-    value = json.loads(body.decode("ascii"))
+    try:
+        value = json.loads(body.decode("ascii"), parse_constant=_no_number)
+        if body.count(b"[") + body.count(b"{") > _DEPTH:
+            check_depth(value)
+    except (ValueError, RecursionError) as error:
+        reason = str(error) or "it is nested too deep"
+        raise StoreError(f"{what} is damaged: it is not the JSON that this package writes ({reason[:200]}).") from None
     if not isinstance(value, dict):
         raise StoreError(f"{what} is damaged: its body is not a JSON object.")
     return value
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def check_depth(value: Any) -> None:
+    """Refuse (ValueError) lists and objects that lie too deep within each other, which would exhaust the stack later."""
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(_DEPTH):
+        level = [
+            entry
+            for container in level
+            for entry in (container.values() if isinstance(container, dict) else container)
+            if isinstance(entry, dict | list)
+        ]
+        if not level:
+            return
+    raise ValueError(f"it is nested more than {_DEPTH} deep")

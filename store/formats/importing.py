@@ -65,7 +65,7 @@ def import_activations(
     names = sorted(file.name for file in root.glob("*.safetensors") if file.is_file()) if root.is_dir() else []
     if not names:
         raise RequestError(f"{root} has no *.safetensors files: give the folder that holds them.")
-    files = LocalFiles(str(root))
+    files = LocalFiles(str(root), follow=True)
     with refused_reading(str(root)):
         parts = [read_sources(files, name) for name in names]
     for name, part in zip(names[1:], parts[1:], strict=True):

@@ -1,7 +1,8 @@
 """The commit log: one record per finished shard, made once, never changed.
 
 A shard exists for a reader when its commit does. The commit names the states, and every file of the shard with its
-size and checksums, so that nothing is ever inferred from what happens to lie on disk.
+size and checksums, so that nothing is ever inferred from what happens to lie on disk. Its files are those that the plan gives the shard,
+under no other names: a record that says otherwise, whoever made it, is no commit.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from ...errors import StoreError
+from .. import records
 from ..files.errors import unreadable
-from ..files.protocol import Files
+from ..files.protocol import Files, read_records
 from ..files.sealed import seal, unseal
-from ..layout import COMMITS, commit_name, shard_of
+from ..geometry import Geometry
+from ..layout import COMMITS, STAGING, commit_name, shard_of, staged_shard
 from ..run_plan import RunPlan
 
 _NEAR = 1000
@@ -40,6 +43,30 @@ class FileRecord:
     size: int
     crc32c: str | None = None
     chunks: str | None = None
+
+
+_CHECKSUM = records.text("[0-9a-f]{8}", "a checksum of eight hexadecimal digits")
+_ATTEMPT = records.text("[A-Za-z0-9_-]{1,64}", "a name of letters and digits")
+_FILE = records.fields(
+    {
+        "staged": records.text(),
+        "size": records.whole(),
+        "crc32c": records.optional(_CHECKSUM),
+        "chunks": records.optional(records.text("([0-9a-f]{8})*", "checksums of eight hexadecimal digits each")),
+    }
+)
+_COMMIT = records.fields(
+    {
+        "shard": records.whole(),
+        "plan": _CHECKSUM,
+        "attempt": _ATTEMPT,
+        "writer": _ATTEMPT,
+        "files": records.mapping(records.text(), _FILE),
+        "seconds": records.optional(records.number(0)),
+        "written": records.optional(records.number()),
+        "blobs": records.listing(records.name),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -76,14 +103,42 @@ class Commit:
         body = unseal(record, what, upto=b',"ids":[')
         if body.get("format") != run.format:
             raise StoreError(f"{what} has format {body.get('format')}, its run has {run.format}.")
-        try:
-            files = {name: FileRecord(**entry) for name, entry in body["files"].items()}
-            commit = cls(**{key: body[key] for key in cls.__dataclass_fields__ if key != "files"}, files=files)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise StoreError(f"{what} lacks what a commit of format {run.format} holds ({error}).") from error
+        checked = records.sound(_COMMIT, body, what)
+        commit = cls(**{**checked, "files": {name: FileRecord(**entry) for name, entry in checked["files"].items()}})
         if commit.plan != run.digest or commit.shard != shard:
             raise StoreError(f"{what} was made for another plan or shard: it does not belong to this run.")
+        clause = _misfit(commit, run)
+        if clause:
+            raise StoreError(f"{what} does not fit the plan: {clause}. Nothing in it is used.")
         return commit
+
+
+def _misfit(commit: Commit, run: RunPlan) -> str | None:
+    """What a commit says of its files that the plan does not: their names, staged names, sizes, kinds of checksums."""
+    wanted = run.shard_files(commit.shard, commit.blobs)
+    differing = sorted(wanted.keys() ^ commit.files.keys())
+    if differing:
+        has = "has no" if differing[0] in wanted else "names a"
+        return f"it {has} file {records.shown(differing[0])}"
+    staged: set[str] = set()
+    for name, file in commit.files.items():
+        folder, _, last = file.staged.rpartition("/")
+        if folder != STAGING or staged_shard(last) != commit.shard or last in staged:
+            return f"{records.shown(file.staged)} is no staged name of {name} in this shard"
+        staged.add(last)
+        clause = _odd_size(file, wanted[name], len(run.plan.shard_rows(commit.shard)))
+        if clause:
+            return f"{name} {clause}"
+    return None
+
+
+def _odd_size(file: FileRecord, geometry: Geometry | None, states: int) -> str | None:
+    if geometry is None:
+        return "has no checksum" if file.crc32c is None or file.chunks is not None else None
+    count = geometry.used_groups(states) * geometry.spec.n_layers
+    if file.size != geometry.file_bytes(states) or file.crc32c is not None or len(file.chunks or "") != 8 * count:
+        return f"has {file.size} bytes and {len(file.chunks or '') // 8} checksums, where {geometry.file_bytes(states)} and {count} belong"
+    return None
 
 
 def committed(files: Files, n_shards: int) -> set[int]:
@@ -111,7 +166,7 @@ def read_commits(
     shards = sorted(committed(files, n_shards) if only is None else (k for k in only if k < n_shards))
     sound: dict[int, Commit] = {}
     faults: dict[int, str] = {}
-    for shard, record in zip(shards, _records(files, [commit_name(k) for k in shards]), strict=True):
+    for shard, record in zip(shards, read_records(files, [commit_name(k) for k in shards]), strict=True):
         if record is None:
             continue
         try:
@@ -121,23 +176,6 @@ def read_commits(
         except StoreError as error:
             faults[shard] = str(error)
     return sound, faults
-
-
-def _records(files: Files, names: list[str]) -> Sequence[bytes | OSError | None]:
-    """Whole files; where one of them cannot be read, each by itself, so that it does not hide the others."""
-    try:
-        return files.read_many(names)
-    except PermissionError:
-        pass
-    records: list[bytes | OSError | None] = []
-    for name in names:
-        try:
-            records.append(files.read(name))
-        except FileNotFoundError:
-            records.append(None)
-        except PermissionError as error:
-            records.append(error)
-    return records
 
 
 def finish_moves(files: Files, commit: Commit, present: Collection[str]) -> int:

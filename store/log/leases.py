@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import StoreError
-from ..files.protocol import Files
+from .. import records
+from ..files.errors import Irregular
+from ..files.protocol import RECORD_BYTES, Files
 from ..files.sealed import seal, unseal
-from ..layout import LEASES
+from ..layout import LEASES, lease_name, lease_of
 
 REPAIR = "repair"
 """How the name of a repair begins, where writers have theirs."""
@@ -38,19 +40,44 @@ def identity() -> dict[str, Any]:
     }
 
 
+_WORD = records.optional(records.text(wanted="text or null"))
+IDENTITY = records.fields(
+    {"host": _WORD, "boot": _WORD, "namespace": _WORD, "pid": records.whole(1, (1 << 31) - 1), "started": _WORD}
+)
+_LEASE = records.fields({"writer": records.text(), "who": IDENTITY, "beat": records.whole()})
+
+
+def read_lease(files: Files, name: str) -> dict[str, Any]:
+    """What a lease says: `writer`, `who`, `beat`.
+
+    Raises
+    ------
+    StoreError
+        It is damaged, or is no lease.
+    FileNotFoundError
+        There is none of this name.
+    """
+    return lease_record(files.read(name, RECORD_BYTES), f"The lease {files.path}/{name}")
+
+
+def lease_record(record: bytes, what: str) -> dict[str, Any]:
+    """What the bytes of a lease say; StoreError where they are damaged or no lease."""
+    return records.sound(_LEASE, unseal(record, what), what)
+
+
 def surely_dead(who: Mapping[str, Any]) -> bool:
-    """Whether the process was one of this very machine and no longer exists. False where that cannot be told."""
+    """Whether the process (see `IDENTITY`) was one of this very machine and no longer exists. False where that cannot be told."""
     here = identity()
-    if not here["boot"] or any(who.get(key) != here[key] for key in ("host", "boot", "namespace")):
+    if not here["boot"] or any(who[key] != here[key] for key in ("host", "boot", "namespace")):
         return False
     try:
-        os.kill(int(who["pid"]), 0)
+        os.kill(who["pid"], 0)
     except ProcessLookupError:
         return True
-    except (PermissionError, KeyError, ValueError, OverflowError):
+    except PermissionError:
         pass
-    started = _started(int(who["pid"]))
-    return started is not None and started != who.get("started")
+    started = _started(who["pid"])
+    return started is not None and started != who["started"]
 
 
 def _text(path: str) -> str | None:
@@ -108,7 +135,7 @@ class Leases:
             generation, name = self._last(shard)
             if name is not None and not self._dead(name):
                 return False
-            new = f"{LEASES}/{shard:08d}.{generation + 1:06d}.json"
+            new = lease_name(shard, generation + 1)
             if not self._files.create(new, self._record(), durable=False):
                 return False
             self._held[shard] = new
@@ -129,11 +156,13 @@ class Leases:
     def holder(self, shard: int) -> str | None:
         """Who holds the lease of a shard, in words, or None."""
         _, name = self._last(shard)
+        if name is None:
+            return None
         try:
-            who = unseal(self._files.read(name), name)["who"] if name else None
+            who = read_lease(self._files, name)["who"]
         except (OSError, StoreError):
             return None
-        return None if who is None else f"process {who['pid']} on {who['host']}"
+        return f"process {who['pid']} on {who['host']}"
 
     def close(self) -> None:
         """Give all leases back."""
@@ -145,20 +174,19 @@ class Leases:
 
     def _last(self, shard: int) -> tuple[int, str | None]:
         """Highest generation of a shard's lease and its file."""
-        prefix = f"{shard:08d}."
-        generations = sorted(name for name in self._files.list(LEASES) if name.startswith(prefix))
-        if not generations:
-            return 0, None
-        return int(generations[-1].split(".")[1]), f"{LEASES}/{generations[-1]}"
+        leases = [found for name in self._files.list(LEASES) if (found := lease_of(name)) and found[0] == shard]
+        generation = max((number for _, number in leases), default=0)
+        return generation, lease_name(shard, generation) if leases else None
 
     def _dead(self, name: str) -> bool:
         try:
-            record = self._files.read(name)
+            record = self._files.read(name, RECORD_BYTES)
+            if surely_dead(lease_record(record, name)["who"]):
+                return True
         except FileNotFoundError:
             return False
-        try:
-            if surely_dead(unseal(record, name)["who"]):
-                return True
+        except Irregular as error:  # something that is no file never beats either
+            record = str(error).encode()
         except StoreError:
             pass  # a damaged lease never beats, so it dies by time
         now = time.monotonic()

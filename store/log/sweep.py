@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...errors import StoreError
+from ..files.errors import Irregular
 from ..files.protocol import Files
-from ..files.sealed import unseal
-from ..layout import LEASES, STAGING
+from ..layout import LEASES, STAGING, lease_of, staged_shard
 from ..run_plan import RunPlan
 from .commits import finish_moves, read_commits
-from .leases import REPAIR, surely_dead
+from .leases import REPAIR, read_lease, surely_dead
 from .notes import read_notes
 
 
@@ -30,9 +30,11 @@ class Swept:
 def sweep(files: Files, run: RunPlan) -> Swept:
     """Complete moves that a kill cut off, and remove leftovers that nobody can need."""
     present, leases = files.list(STAGING), files.list(LEASES)
-    shards = {int(head) for head in (name.partition(".")[0] for name in (*present, *leases)) if head.isdigit()}
-    writers = read_notes(files)[0].get("writers", {}) if present else {}
-    dead = {name for name, about in writers.items() if files.immediate and surely_dead(about.get("identity", {}))}
+    held = {name: place[0] for name in leases if (place := lease_of(name))}
+    shards = {shard for name in present if (shard := staged_shard(name)) is not None} | set(held.values())
+    writers = read_notes(files)[0].get("writers") or {} if present else {}
+    identities = {name: about.get("identity") for name, about in writers.items()}
+    dead = {name for name, who in identities.items() if files.immediate and who and surely_dead(who)}
     # Only now: a writer that was found dead can no longer commit, so its files that no commit names are leftovers.
     commits, broken = read_commits(files, run, shards) if shards else ({}, {})
     wanted = {file.staged.rpartition("/")[2] for commit in commits.values() for file in commit.files.values()}
@@ -44,16 +46,15 @@ def sweep(files: Files, run: RunPlan) -> Swept:
         if kind == "record":  # a record that vanishes before it is published is written again
             useless = owner in dead or owner not in writers
         else:
-            shard = int(kind) if kind.isdigit() else -1
+            shard = staged_shard(name)
             useless = shard not in broken and (owner in dead or shard in commits)
         if useless:
             files.remove(f"{STAGING}/{name}")
             removed += 1
         else:
             kept += 1
-    for name in leases:
-        head = name.partition(".")[0]
-        if head.isdigit() and int(head) in commits and not _of_a_repair(files, name):
+    for name, shard in held.items():
+        if shard in commits and not _of_a_repair(files, name):
             files.remove(f"{LEASES}/{name}")
             removed += 1
     return Swept(moved, removed, kept)
@@ -62,7 +63,7 @@ def sweep(files: Files, run: RunPlan) -> Swept:
 def _of_a_repair(files: Files, lease: str) -> bool:
     """Whether a lease is held by a repair that may be at work: it takes shards that have a commit."""
     try:
-        record = unseal(files.read(f"{LEASES}/{lease}"), lease)
-    except (FileNotFoundError, StoreError):
+        record = read_lease(files, f"{LEASES}/{lease}")
+    except (FileNotFoundError, Irregular, StoreError):
         return False
     return str(record["writer"]).startswith(REPAIR) and not surely_dead(record["who"])

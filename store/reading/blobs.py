@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 
 from ...errors import StoreError
+from ..files.errors import readable
 from ..layout import blob_name, commit_name
 from ..log import folds
 from ..plan import Cell, Shard
@@ -17,10 +18,16 @@ from .selection import Selection
 from .snapshot import Snapshot
 
 
+def _marks(snapshot: Snapshot, name: str) -> dict[tuple[int, str], int]:
+    """First shard after the largest fold of each cell."""
+    with readable(snapshot.files.path):
+        return folds.folded(snapshot.files, snapshot.run.plan, name)
+
+
 def shard_blobs(selection: Selection, name: str) -> Iterator[tuple[Shard, bytes]]:
     """The blob `name` of each shard with a state in the selection that is in no fold; see `Run.blobs`."""
     snapshot, plan = selection.snapshot, selection.plan
-    upto = folds.folded(snapshot.files, name)
+    upto = _marks(snapshot, name)
     for shard, _, _ in selection.groups():
         key = (plan.cell_of(shard).index, name)
         if shard < upto.get(key, 0) or name not in snapshot.commits[shard].blobs:
@@ -28,7 +35,7 @@ def shard_blobs(selection: Selection, name: str) -> Iterator[tuple[Shard, bytes]
         try:
             data = snapshot.whole(shard, blob_name(name, shard))
         except StoreError:
-            upto = folds.folded(snapshot.files, name)
+            upto = _marks(snapshot, name)
             if shard < upto.get(key, 0):  # a writer has folded it meanwhile
                 continue
             raise
@@ -40,13 +47,17 @@ def cell_blobs(snapshot: Snapshot, name: str) -> Iterator[tuple[Cell, list[bytes
     for cell in snapshot.run.plan.cells:
         shards = [k for k in cell.shards if k in snapshot.commits and name in snapshot.commits[k].blobs]
         for left in range(9, -1, -1):
-            upto = folds.folded(snapshot.files, name).get((cell.index, name), cell.first_shard)
+            upto = _marks(snapshot, name).get((cell.index, name), cell.first_shard)
             try:
-                parts = [folds.read_fold(snapshot.files, cell.index, upto, name)] if upto > cell.first_shard else []
+                parts = (
+                    [folds.read_fold(snapshot.files, snapshot.run, cell.index, upto, name)]
+                    if upto > cell.first_shard
+                    else []
+                )
                 parts += [snapshot.whole(k, blob_name(name, k)) for k in shards if k >= upto]
                 break
             except (FileNotFoundError, StoreError):
-                if not left or folds.folded(snapshot.files, name).get((cell.index, name), cell.first_shard) == upto:
+                if not left or _marks(snapshot, name).get((cell.index, name), cell.first_shard) == upto:
                     raise
         lost = [k for k in range(cell.first_shard, upto) if k not in snapshot.commits]
         if any(snapshot.files.size(commit_name(k)) is None for k in lost):

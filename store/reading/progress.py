@@ -10,10 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...errors import StoreError
 from ..files.errors import readable
-from ..files.sealed import unseal
-from ..layout import FAILED
+from ..log.failures import read_failures
 from .snapshot import Snapshot
 
 
@@ -51,21 +49,14 @@ def failed_cells(snapshot: Snapshot) -> dict[tuple[str, str], str]:
     """Reason by (benchmark, regime) for cells that could not be finished."""
     files, plan = snapshot.files, snapshot.run.plan
     with readable(files.path):
-        names = sorted(files.list(FAILED))
-        records = files.read_many([f"{FAILED}/{name}" for name in names])
-    reasons = {}
-    for name, record in zip(names, records, strict=True):
-        if record is None:
-            continue
-        try:
-            body = unseal(record, f"{files.path}/{FAILED}/{name}")
-        except StoreError as error:
-            warnings.warn(str(error), stacklevel=3)
-            continue
-        cell = plan.cell(body["benchmark"], body["regime"])
-        if any(shard not in snapshot.commits for shard in cell.shards):
-            reasons[cell.benchmark, cell.regime] = str(body["reason"])
-    return reasons
+        reasons, faults = read_failures(files, plan)
+    for fault in faults.values():
+        warnings.warn(fault, stacklevel=3)
+    return {
+        (cell.benchmark, cell.regime): reasons[cell.index]
+        for cell in plan.cells
+        if cell.index in reasons and any(shard not in snapshot.commits for shard in cell.shards)
+    }
 
 
 def progress(snapshot: Snapshot, failed: dict[tuple[str, str], str]) -> Progress:

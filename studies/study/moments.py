@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ... import schema, store
+from ...errors import StoreError
 from ...kernels import Moments
 
 BLOB = schema.MOMENTS
@@ -28,13 +29,23 @@ def cell_moments(run: store.Run) -> dict[tuple[str, str], Moments]:
     -------
     dict of (benchmark, regime) to Moments
         Of resid_post at the run's layers, for finished cells only.
+
+    Raises
+    ------
+    StoreError
+        What is kept of a cell is no moments, or those of another number of states.
     """
     finished = {(c.benchmark, c.regime) for c in run.progress.cells if c.states == c.states_total}
-    return {
-        (cell.benchmark, cell.regime): _merged(parts)
-        for cell, parts in run.parts(BLOB)
-        if (cell.benchmark, cell.regime) in finished
-    }
+    moments = {}
+    for cell, parts in run.parts(BLOB):
+        if (cell.benchmark, cell.regime) in finished:
+            merged = moments[cell.benchmark, cell.regime] = _merged(parts)
+            if merged.count != cell.states:
+                raise StoreError(
+                    f"The moments of {cell.benchmark}/{cell.regime} in {run.path} are those of {int(merged.count)} states, and "
+                    f"the cell has {cell.states}: they belong to another cell. Run `precollapse verify`."
+                )
+    return moments
 
 
 def fold(writer: store.Writer, shard: int, width: int) -> None:
@@ -48,10 +59,13 @@ def fold(writer: store.Writer, shard: int, width: int) -> None:
 
 
 def _merged(parts: Sequence[bytes]) -> Moments:
-    first, *others = parts
-    merged = Moments.from_bytes(first)
-    for part in others:
-        merged.merge(Moments.from_bytes(part))
+    try:
+        first, *others = parts
+        merged = Moments.from_bytes(first)
+        for part in others:
+            merged.merge(Moments.from_bytes(part))
+    except ValueError as error:
+        raise StoreError(f"Moments of the run cannot be added up: {error}") from None
     return merged
 
 

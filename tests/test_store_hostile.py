@@ -1,0 +1,304 @@
+"""Runs that somebody else made: whatever their records say, nothing outside the run is read or written, and what is sound stays readable.
+
+A checksum is no signature, so every record here is sealed anew after it was changed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import tempfile
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from precollapse import store
+from precollapse.errors import PrecollapseError, StoreError
+from precollapse.store.files.sealed import seal
+
+STATES = [
+    {"id": f"b/{i}/{regime}", "benchmark": "b", "regime": regime, "item_id": f"item {i}"}
+    for regime in ("baseline", "cot")
+    for i in range(8)
+]
+SETTINGS = {
+    "plan": store.Plan.build(STATES, 4),
+    "config": {"model": "m"},
+    "arrays": {"x": store.ArraySpec((3, 300), "float32", (0, 1, 2)), "k": store.ArraySpec((4,), "int64")},
+    "columns": {"text": "string", "score": "float64"},
+    "ragged": {"rows": "float32"},
+}
+N = SETTINGS["plan"].n_shards
+BAD = 1
+"""The shard whose records are made hostile."""
+
+
+def contents(index):
+    rng = np.random.default_rng(index)
+    return {
+        "arrays": {"x": rng.standard_normal((4, 3, 300)).astype(np.float32), "k": rng.integers(0, 9, (4, 4))},
+        "table": {"text": ["a", None, "b", "c"], "score": [0.5, None, 1.0, float(index)]},
+        "ragged": {"rows": [rng.random(n + 5).astype(np.float32) for n in range(4)]},
+        "blobs": {"moments": rng.bytes(64)},
+    }
+
+
+def fill(path, shards=range(N), folds=False):
+    with store.open_writer(path, **SETTINGS) as writer:
+        for index in shards:
+            assert writer.claim(index) and writer.write(index, **contents(index))
+            if folds:
+                writer.fold(index, "moments", 2, b"".join)
+    return path
+
+
+@pytest.fixture(scope="module")
+def base():
+    """A folder in memory where there is one, with a sound run, one with folds, and what lies beside them."""
+    memory = Path("/dev/shm")
+    folder = Path(tempfile.mkdtemp(dir=memory if os.access(memory, os.W_OK) else None))
+    fill(folder / "sound.zarr")
+    fill(folder / "folds.zarr", folds=True)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def place(base):
+    """A folder that holds a run and a sentinel beside it."""
+    folder = Path(tempfile.mkdtemp(dir=base))
+    shutil.copytree(base / "sound.zarr", folder / "run.zarr")
+    (folder / "outside").mkdir()
+    (folder / "outside" / "sentinel").write_text("not yours\n")
+    yield folder
+    shutil.rmtree(folder)
+
+
+def reseal(file, change):
+    """Change the body of a record and seal it anew."""
+    body = json.loads(file.read_bytes())["body"]
+    change(body)
+    file.write_bytes(seal(body))
+
+
+def outside(folder):
+    """Everything beside the run: names and bytes."""
+    return {
+        str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None
+        for p in sorted(folder.rglob("*"))
+        if p.relative_to(folder).parts[0] != "run.zarr"
+    }
+
+
+def commit(run, shard=BAD):
+    return run / "_commits" / f"{shard:08d}.json"
+
+
+def rename_final(old, new):
+    def change(body):
+        name = next(name for name in body["files"] if name.startswith(old))
+        body["files"][new] = body["files"].pop(name)
+
+    return change
+
+
+def restage(new):
+    def change(body):
+        for record in body["files"].values():
+            record["staged"] = new
+
+    return change
+
+
+ESCAPES = {
+    "a final name above the run": rename_final("tables/", "../outside/planted"),
+    "an absolute final name": rename_final("tables/", "/tmp/precollapse-planted"),
+    "a final name of the plan": rename_final("tables/", "plan.json"),
+    "a final name of another shard": rename_final("tables/", "tables/00000000.safetensors"),
+    "an array's name above the run": rename_final("cells/", "cells/../../outside/planted"),
+    "a staged name above the run": restage("../outside/sentinel"),
+    "a staged name that climbs from staging": restage("_staging/../../outside/sentinel"),
+    "an absolute staged name": restage("/etc/hostname"),
+    "a staged name in a folder": restage("_staging/a/b"),
+    "a staged name that is another file of the run": restage("plan.json"),
+    "a staged name of another shard": restage("_staging/00000000.a.b.0"),
+    "a blob above the run": lambda body: body.update(blobs=["../../outside/planted"]),
+    "a blob that is no text": lambda body: body.update(blobs=[3]),
+}
+
+
+def check_rest(run, lost=frozenset({BAD})):
+    """The sound shards hold what was written."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        opened = store.open_run(run)
+    left = [k for k in range(N) if k not in lost]
+    assert sorted(opened.states["shard"].unique()) == left
+    np.testing.assert_array_equal(opened.array("x"), np.concatenate([contents(k)["arrays"]["x"] for k in left]))
+    np.testing.assert_array_equal(opened.array("k"), np.concatenate([contents(k)["arrays"]["k"] for k in left]))
+    for at, k in enumerate(left):
+        np.testing.assert_array_equal(opened.ragged("rows", 4 * at + 1), contents(k)["ragged"]["rows"][1])
+    return opened
+
+
+@pytest.mark.parametrize("escape", ESCAPES)
+def test_a_commit_that_names_what_is_not_its_own_is_no_commit(place, escape):
+    run = place / "run.zarr"
+    reseal(commit(run), ESCAPES[escape])
+    (run / "tables" / f"{BAD:08d}.safetensors").unlink()  # so that the staged name would be read
+    before = outside(place)
+    opened = check_rest(run)
+    assert "_commits/00000001.json" in opened.faults[BAD]
+    assert [fault.shard for fault in store.verify(run) if fault.shard is not None] == [BAD]
+    assert str(BAD) in store.describe(run)["faults"]
+    with pytest.raises(StoreError, match=r"_commits/00000001\.json.*precollapse repair"):
+        store.open_writer(run, **SETTINGS)
+    assert store.repair(run).withdrawn == (BAD,)
+    assert outside(place) == before and not Path("/tmp/precollapse-planted").exists()
+    fill(run, [BAD])
+    assert store.verify(run) == [] and outside(place) == before
+    check_rest(run, lost=())
+
+
+def test_a_staged_name_is_moved_within_the_run_only(place):
+    """What a kill left under staged names is given final ones: of these alone."""
+    run = place / "run.zarr"
+    reseal(commit(run), rename_final("blobs/", "../outside/sentinel"))
+    name = json.loads(commit(run).read_bytes())["body"]["files"]["../outside/sentinel"]["staged"]
+    (run / name).write_bytes(b"planted")
+    before = outside(place)
+    for use in (lambda: store.open_writer(run, **SETTINGS), lambda: store.repair(run)):
+        try:
+            use()
+        except PrecollapseError:
+            pass
+        assert outside(place) == before
+
+
+LINKS = [
+    "_commits/00000001.json",
+    "tables/00000001.safetensors",
+    "ragged/00000001.safetensors",
+    "blobs/00000001.moments",
+    "_commits",
+    "tables",
+    "cells",
+    "cells/{cell}",
+    "cells/{cell}/x",
+    "cells/{cell}/x/c.1.0.0",
+    "_staging",
+    "_leases",
+    "_manifest",
+    "_failed",
+    "folds",
+    "plan.json",
+    "zarr.json",
+]
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "socket", "folder"])
+@pytest.mark.parametrize("name", LINKS)
+def test_what_is_no_file_of_the_run_is_neither_followed_nor_waited_for(place, name, kind):
+    run = place / "run.zarr"
+    target = run / name.format(cell=SETTINGS["plan"].cells[0].folder.rpartition("/")[2])
+    if target.is_dir() and kind == "folder":
+        return
+    if kind == "link":
+        shutil.move(target, place / "outside" / "taken")
+        target.symlink_to(place / "outside" / "taken")
+    else:
+        shutil.rmtree(target) if target.is_dir() else target.unlink()
+        if kind == "pipe":
+            os.mkfifo(target)
+        elif kind == "socket":
+            here = os.getcwd()
+            os.chdir(target.parent)  # the names of sockets are short
+            try:
+                socket.socket(socket.AF_UNIX).bind(target.name)
+            finally:
+                os.chdir(here)
+        else:
+            target.mkdir()
+    before = outside(place)
+    told = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for use in (
+            lambda: store.open_run(run).states,
+            lambda: store.open_run(run).array("x"),
+            lambda: store.open_run(run).ragged("rows", 5),
+            lambda: list(store.open_run(run).blobs("moments")),
+            lambda: store.describe(run),
+            lambda: told.append(store.verify(run)),
+            lambda: fill(run, []),
+            lambda: store.repair(run),
+        ):
+            try:
+                use()
+            except PrecollapseError:
+                pass
+            assert outside(place) == before
+    assert not told or told[0] or name in ("_staging", "_leases", "_failed", "folds")
+
+
+def test_links_within_the_run_and_to_the_run_are_followed(place):
+    run = place / "run.zarr"
+    table = run / "tables" / "00000001.safetensors"
+    table.rename(table.with_suffix(".real"))
+    table.symlink_to(table.with_suffix(".real").name)
+    check_rest(run, lost=())
+    (place / "link.zarr").symlink_to(run)
+    check_rest(place / "link.zarr", lost=())
+    (place / "link.zarr").unlink()
+
+
+# ---------------------------------------------------------------------------------------------------------------------- folds
+
+
+def folded(base, folder):
+    shutil.copytree(base / "folds.zarr", folder / "folded.zarr")
+    return folder / "folded.zarr"
+
+
+def test_a_fold_is_sound_under_its_own_name_only(base, place):
+    run = folded(base, place)
+    assert {len(parts) for _, parts in store.open_run(run).parts("moments")} == {1}
+    first, second = sorted((run / "folds").iterdir())
+    data = first.read_bytes(), second.read_bytes()
+    first.write_bytes(data[1])
+    second.write_bytes(data[0])
+    assert sorted(fault.where for fault in store.verify(run)) == [f"folds/{file.name}" for file in (first, second)]
+    with pytest.raises(StoreError, match="another cell's"):
+        list(store.open_run(run).parts("moments"))
+    assert store.repair(run).withdrawn == tuple(range(N))
+
+
+@pytest.mark.parametrize(
+    "name", ["9999.00000004.moments", "0000.00000009.moments", "0000.00000000.moments", "²³¹¹.00000002.moments", "x"]
+)
+def test_a_stray_fold_is_named_and_stops_nothing(base, place, name):
+    run = folded(base, place)
+    wanted = store.describe(run)
+    shutil.copy(next((run / "folds").iterdir()), run / "folds" / name)
+    assert store.describe(run)["bytes"] == wanted["bytes"]
+    assert [len(parts) for _, parts in store.open_run(run).parts("moments")] == [1, 1]
+    assert [fault.where for fault in store.verify(run)] == [f"folds/{name}"]
+    assert store.repair(run).aside == (f"folds/{name}",)
+    assert store.verify(run) == []
+
+
+def test_folds_of_the_first_format_are_read_and_gone_on_with(place, monkeypatch):
+    monkeypatch.setattr("precollapse.store.run_plan.FORMAT", 1)
+    run = place / "run.zarr"
+    shutil.rmtree(run)
+    fill(run, range(2), folds=True)
+    monkeypatch.undo()
+    fill(run, range(2, N), folds=True)
+    assert store.verify(run) == [] and [len(parts) for _, parts in store.open_run(run).parts("moments")] == [1, 1]
+    for file in (run / "folds").iterdir():
+        data = file.read_bytes()
+        assert store.verify.__globals__["crc32c"](data[4:]).to_bytes(4, "little") == data[:4]
