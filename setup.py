@@ -90,6 +90,7 @@ setup(
         "precollapse.studies.study",
         "precollapse.studies.trajectories",
         "precollapse.analysis",
+        "precollapse.analysis.cells",
         "precollapse.analysis.probing",
         "precollapse.analysis.trajectories",
         "precollapse.analysis.trajectories.tables",

@@ -8,12 +8,12 @@ from __future__ import annotations
 import pandas as pd
 
 from . import statistics
-from .cells import Cell, Settings
+from .cells import CellResult, Settings
 
 FREE, CHOICE = "free", "choice"
 
 
-def answer_format(cell: Cell) -> str:
+def answer_format(cell: CellResult) -> str:
     """Format of a cell's answers: free or choice."""
     if "format" in cell.states and len(cell.states) and cell.states["format"].notna().any():
         return str(cell.states["format"].dropna().iloc[0])

@@ -27,7 +27,7 @@ from ..declared import (
     recorded,
 )
 from . import statistics
-from .cells import Cell, RunAnalysis
+from .cells import CellResult, RunAnalysis
 from .probing import contrast
 from .statistics import Alternative, Interval, Test
 
@@ -49,10 +49,10 @@ NOT_TESTABLE = "not testable"
 
 # -- tests by name ---------------------------------------------------------------------------------------------------
 
-_Test = Callable[[Cell, Cell | None, Alternative, int], Test]
+_Test = Callable[[CellResult, CellResult | None, Alternative, int], Test]
 
 
-def _paired(cell: Cell, other: Cell | None, column: str) -> tuple[np.ndarray, np.ndarray] | str:
+def _paired(cell: CellResult, other: CellResult | None, column: str) -> tuple[np.ndarray, np.ndarray] | str:
     if other is None or column not in cell.states or column not in other.states:
         return "there is no cell to compare with"
     a, b = (
@@ -67,19 +67,19 @@ def _untested(why: str, alternative: str) -> Test:
     return Test(math.nan, math.nan, "", alternative, None, reason=why)
 
 
-def _accuracy_change(cell: Cell, other: Cell | None, alternative: Alternative, seed: int) -> Test:
+def _accuracy_change(cell: CellResult, other: CellResult | None, alternative: Alternative, seed: int) -> Test:
     pair = _paired(cell, other, "correct")
     return _untested(pair, alternative) if isinstance(pair, str) else statistics.mcnemar(*pair, alternative)
 
 
-def _entropy_change(cell: Cell, other: Cell | None, alternative: Alternative, seed: int) -> Test:
+def _entropy_change(cell: CellResult, other: CellResult | None, alternative: Alternative, seed: int) -> Test:
     pair = _paired(cell, other, "entropy_bits")
     return (
         _untested(pair, alternative) if isinstance(pair, str) else statistics.sign_flip(*pair, alternative, seed=seed)
     )
 
 
-def _entropy_predicts(cell: Cell, other: Cell | None, alternative: Alternative, seed: int) -> Test:
+def _entropy_predicts(cell: CellResult, other: CellResult | None, alternative: Alternative, seed: int) -> Test:
     """AUROC of -H against correctness differs from 0.5 (Mann-Whitney)."""
     from scipy import stats
 
@@ -95,7 +95,7 @@ def _entropy_predicts(cell: Cell, other: Cell | None, alternative: Alternative, 
     return Test(float(result.statistic), float(result.pvalue), "Mann-Whitney", alternative, effect)
 
 
-def _probe_above_chance(cell: Cell, other: Cell | None, alternative: Alternative, seed: int) -> Test:
+def _probe_above_chance(cell: CellResult, other: CellResult | None, alternative: Alternative, seed: int) -> Test:
     """Test AUROC above that of probes refitted on permuted training labels."""
     probe = cell.probe
     if alternative != "greater":
@@ -107,7 +107,7 @@ def _probe_above_chance(cell: Cell, other: Cell | None, alternative: Alternative
     return Test(probe.test_auroc, probe.shuffle_p, "label permutation", alternative, probe.shown)
 
 
-def _probe_change(cell: Cell, other: Cell | None, alternative: Alternative, seed: int) -> Test:
+def _probe_change(cell: CellResult, other: CellResult | None, alternative: Alternative, seed: int) -> Test:
     """AUROC of the regime's probe minus that of the other regime's, on the same test items."""
     a, b = cell.probe, other.probe if other is not None else None
     if a is None or b is None or not a.defined or not b.defined:
@@ -122,7 +122,7 @@ def _probe_change(cell: Cell, other: Cell | None, alternative: Alternative, seed
     )
 
 
-def _known_not_said(cell: Cell, other: Cell | None, alternative: Alternative, seed: int) -> Test:
+def _known_not_said(cell: CellResult, other: CellResult | None, alternative: Alternative, seed: int) -> Test:
     """Accuracy of the best option before the first token minus accuracy of the emitted answer."""
     if cell.options is None:
         return _untested("free response has no options", alternative)

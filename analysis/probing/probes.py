@@ -16,7 +16,7 @@ from . import rowspace, splits
 from .fits import BOOTSTRAP_ROWS, Recoverability, evaluate, fitted_scores, undefined
 from .kinds import C_GRID, FALLBACK_C, PROBES, Probe, get_probe
 from .repeats import Nested, Repeated, collect, curve_row, layer_curve, nested, repeated
-from .rowspace import Layers, Products
+from .rowspace import Layers, SetProducts
 from .splits import Split
 from .targets import Parts, Target, coded, layer_sets
 
@@ -105,13 +105,9 @@ def recoverability(
     problem = target.problem(parts)
     if problem:
         return undefined(problem, target, parts, sets, probe, level)
-    sums: list[Products | None] = [None] * len(sets)
-    for layer, (found,) in rowspace.by_layer(source, [request]):
-        for i, chosen in enumerate(sets):
-            if layer in chosen:
-                total = sums[i]
-                sums[i] = found if total is None else total + found
-    candidates = [p for p in sums if p is not None]
+    sums = SetProducts(sets)
+    for layer, (products,) in rowspace.by_layer(source, [request]):
+        sums.add(layer, products)
     return evaluate(
-        candidates, sets, target, parts, probe=probe, seed=seed, resamples=resamples, shuffles=shuffles, level=level
+        sums.totals, sets, target, parts, probe=probe, seed=seed, resamples=resamples, shuffles=shuffles, level=level
     )

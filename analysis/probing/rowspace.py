@@ -82,6 +82,32 @@ class Products:
         )
 
 
+class SetProducts:
+    """Products of candidate sets of layers, added up while the layers are read one after the other.
+
+    Parameters
+    ----------
+    sets : sequence of tuple of int
+        Layers of each candidate.
+    """
+
+    def __init__(self, sets: Sequence[tuple[int, ...]]) -> None:
+        self.sets = tuple(sets)
+        self._totals: list[Products | None] = [None] * len(self.sets)
+
+    def add(self, layer: int, products: Products) -> None:
+        """Add one layer's products to every set that holds the layer."""
+        for i, chosen in enumerate(self.sets):
+            if layer in chosen:
+                total = self._totals[i]
+                self._totals[i] = products if total is None else total + products
+
+    @property
+    def totals(self) -> list[Products]:
+        """Of every set that has had a layer."""
+        return [total for total in self._totals if total is not None]
+
+
 @dataclass(frozen=True)
 class Request:
     """Which rows are wanted against which training rows (row numbers of the source).

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from ...analysis import regimes
-from ...analysis.cells import Cell, RunAnalysis
+from ...analysis.cells import CellResult, RunAnalysis
 from ...analysis.formats import answer_format
 from ...analysis.statistics import Interval
 from .frames import interval_columns
@@ -29,7 +29,7 @@ def main_table(analyses: Sequence[RunAnalysis]) -> pd.DataFrame:
     return pd.DataFrame([_row(cell) for analysis in analyses for cell in analysis.cells])
 
 
-def _row(cell: Cell) -> dict[str, Any]:
+def _row(cell: CellResult) -> dict[str, Any]:
     change = cell.change
     row: dict[str, Any] = {
         "model": cell.model,
@@ -62,7 +62,7 @@ def _row(cell: Cell) -> dict[str, Any]:
     return row
 
 
-def reasons(cell: Cell) -> dict[str, str]:
+def reasons(cell: CellResult) -> dict[str, str]:
     """Why numbers of a cell are missing, by column of the main table."""
     if cell.reason:
         return {"all": cell.reason}
@@ -83,7 +83,7 @@ def reasons(cell: Cell) -> dict[str, str]:
     return out
 
 
-def change_reason(cell: Cell) -> str:
+def change_reason(cell: CellResult) -> str:
     """Why a cell has no ΔH; empty when it has one with an interval."""
     if cell.regime == "baseline":
         return "the baseline itself"
@@ -92,22 +92,22 @@ def change_reason(cell: Cell) -> str:
     return "" if cell.change.label else cell.change.change.reason
 
 
-def option_reason(cell: Cell) -> str:
+def option_reason(cell: CellResult) -> str:
     """Why a cell has no option diagnostics."""
     return "free response has no options" if answer_format(cell) == "free" else "no option probabilities were captured"
 
 
-_Column = tuple[str, Callable[[Cell, Notes], str]]
+_Column = tuple[str, Callable[[CellResult, Notes], str]]
 
 
 def _value(
-    pick: Callable[[Cell], Interval | None],
-    why: Callable[[Cell], str],
+    pick: Callable[[CellResult], Interval | None],
+    why: Callable[[CellResult], str],
     digits: int,
     scale: float = 1.0,
     signed: bool = False,
-) -> Callable[[Cell, Notes], str]:
-    def text(cell: Cell, notes: Notes) -> str:
+) -> Callable[[CellResult, Notes], str]:
+    def text(cell: CellResult, notes: Notes) -> str:
         value = pick(cell)
         if value is None or not value.defined:
             return notes.missing(cell.reason or why(cell) or (value.reason if value else ""))
@@ -116,8 +116,10 @@ def _value(
     return text
 
 
-def _mean(pick: Callable[[Cell], Interval | None], why: Callable[[Cell], str], digits: int, scale: float = 1.0) -> Any:
-    def text(cell: Cell, notes: Notes) -> str:
+def _mean(
+    pick: Callable[[CellResult], Interval | None], why: Callable[[CellResult], str], digits: int, scale: float = 1.0
+) -> Any:
+    def text(cell: CellResult, notes: Notes) -> str:
         value = pick(cell)
         if value is None or not value.defined:
             return notes.missing(cell.reason or why(cell) or (value.reason if value else ""))
@@ -126,17 +128,17 @@ def _mean(pick: Callable[[Cell], Interval | None], why: Callable[[Cell], str], d
     return text
 
 
-def _nothing(cell: Cell) -> str:
+def _nothing(cell: CellResult) -> str:
     return ""
 
 
-def _entropy_text(cell: Cell, notes: Notes) -> str:
+def _entropy_text(cell: CellResult, notes: Notes) -> str:
     if not cell.entropy.defined:
         return notes.missing(cell.reason or cell.entropy.reason)
     return f"{cell.entropy.estimate:.2f} ± {number(cell.entropy_sd)}"
 
 
-def _label_text(cell: Cell, notes: Notes) -> str:
+def _label_text(cell: CellResult, notes: Notes) -> str:
     if cell.change is not None and cell.change.label:
         pairs = cell.change.change.n
         few = 0 < pairs < regimes.FEWEST_PAIRS
@@ -144,14 +146,14 @@ def _label_text(cell: Cell, notes: Notes) -> str:
     return notes.missing(cell.reason or change_reason(cell))
 
 
-def _dimension_text(cell: Cell, notes: Notes) -> str:
+def _dimension_text(cell: CellResult, notes: Notes) -> str:
     d = cell.dimension
     if d is None or not math.isfinite(d.aggregate):
         return notes.missing(cell.reason or (d.reason if d else ""))
     return f"{d.aggregate:.1f} (≤ {d.ceiling}) / {number(d.aggregate_unbiased, 1)}"
 
 
-def _auroc_text(cell: Cell, notes: Notes) -> str:
+def _auroc_text(cell: CellResult, notes: Notes) -> str:
     probe = cell.probe
     if probe is None or not probe.defined:
         return notes.missing(cell.reason or (probe.reason if probe else ""))
