@@ -220,7 +220,7 @@ def evaluate(
                 continue
             about = [a for a in analyses if hypothesis.model in ("", a.model)]
             declared += [_row(hypothesis, a, "yes") for a in about] or [_elsewhere(hypothesis, analyses)]
-        remarks.append(_recorded(declaration, manifests))
+        remarks.append(origin(declaration, [manifest.get(RECORDED) for manifest in manifests]))
         _adjust_families(declared, declaration.alpha)
         for row in declared:
             row["verdict"] = _verdict(row.pop("met"), row["p"], row["p_holm"], row.pop("needs_p"), declaration.alpha)
@@ -342,13 +342,16 @@ def _verdict(
     return "supported" if met and (not needs_p or judged <= alpha) else "not supported"
 
 
-def _recorded(declaration: Declaration, manifests: Sequence[Mapping[str, Any]]) -> str:
-    seen = [manifest.get(RECORDED) for manifest in manifests]
+def origin(declaration: Declaration, recorded: Sequence[str | None]) -> str:
+    """Where a file of hypotheses comes from: the one that every run recorded when it started, or another.
+
+    `recorded` is the sha256 of each run's own file; None for a run without one.
+    """
     name = f"{declaration.name} (sha256 {declaration.sha256[:12]}…)"
-    if seen and all(value == declaration.sha256 for value in seen):
+    if recorded and all(value == declaration.sha256 for value in recorded):
         named = "" if declaration.name == RECORDED_FILE else f"{declaration.name}, "
         return f"Hypotheses: {named}recorded by the run before it started (sha256 {declaration.sha256[:12]}…)."
-    if any(seen):
+    if any(recorded):
         return f"Hypotheses: {name} is not the file that the run recorded when it started: treat them as not declared."
     return f"Hypotheses: {name}; the run recorded no hypothesis file, so when they were declared is not known."
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import CaptureError, PrecollapseError, RequestError
+from ..errors import RequestError
 from ..layers import resolve_layers
 from . import models
 from .architectures import context_length, output_width
@@ -25,7 +25,7 @@ from .batches import CapturedBatch, join
 from .decoding import passes
 from .decoding.rotary import length_rule, together
 from .decoding.shared_prompts import MODES, SharedPrefixes
-from .gate import GateReport, gate
+from .gate import GateReport, checked
 from .prompts.boundary import assemble, group
 from .prompts.inputs import as_prompts
 from .prompts.options import forms_of_prompts
@@ -33,7 +33,7 @@ from .prompts.positions import resolve_positions
 from .prompts.rendering import Rendered, Renderer
 from .prompts.spans import span_columns
 from .reading import CaptureRequest, captured_batch, not_finite
-from .running import Grouping, run_prompts
+from .running import Grouping, default_batch_tokens, run_prompts
 from .selection import resolve_sites
 from .states import States
 from .steering import Steering
@@ -41,16 +41,6 @@ from .unembedding import row_statistics
 
 _GATE_TEXTS = ("The capital of France is", "2 + 2 =", "Choose one letter, A or B, and reply with nothing else. Answer:")
 _ATTENTION = ("none", "summary", "rows")
-CPU_BATCH_TOKENS = 2048
-CPU_GENERATING_TOKENS = 8192
-GPU_BATCH_TOKENS = 16384
-
-
-def default_batch_tokens(device_type: str, generating: bool = False) -> int:
-    """Most padded tokens per batch where the caller does not say; on a CPU more when the batch is generated from."""
-    if device_type != "cpu":
-        return GPU_BATCH_TOKENS
-    return CPU_GENERATING_TOKENS if generating else CPU_BATCH_TOKENS
 
 
 class Extractor:
@@ -124,7 +114,7 @@ class Extractor:
             rule = length_rule(self.model.config.get_text_config(decoder=True))
             most = None if rule is None else rule.limit - 1  # and one more token is stepped
             ids = [self.renderer.render(text).token_ids[:most] for text in _GATE_TEXTS]
-            self.gate_report = _gate(self.backend, ids, self.renderer.pad_id, self.device)
+            self.gate_report = checked(self.backend, ids, self.renderer.pad_id, self.device)
         if compile:
             if self.backend.name != "hf":
                 raise RequestError(
@@ -451,16 +441,3 @@ class Extractor:
                 raise RequestError(
                     f"prompt {i} has {len(r.token_ids)} tokens, more than the model's context of {limit}; shorten or leave it out"
                 )
-
-
-def _gate(backend: Any, prompts: list[tuple[int, ...]], pad_id: int, device: torch.device) -> GateReport:
-    """The gate; whatever the model's own code or its shapes raise there is the model being read wrongly."""
-    try:
-        return gate(backend, prompts, pad_id, device)
-    except (PrecollapseError, torch.cuda.OutOfMemoryError, MemoryError):
-        raise
-    except Exception as error:
-        raise CaptureError(
-            f"this {backend.architecture.model_type} model failed the check at load: {type(error).__name__}: "
-            f"{(str(error) or 'no message').splitlines()[0]}. Its architecture is read wrongly, or it is no causal language model"
-        ) from error

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import CaptureError
+from ..errors import CaptureError, PrecollapseError
 from .backends import make_backend
 from .backends.protocol import Backend, Request
 from .decoding.steps import step_inputs
@@ -52,6 +52,25 @@ class GateReport:
     def as_dict(self) -> dict[str, Any]:
         """Plain values for a manifest."""
         return {name: None if value != value else value for name, value in asdict(self).items()}
+
+
+def checked(backend: Backend, prompts: list[tuple[int, ...]], pad_id: int, device: torch.device) -> GateReport:
+    """The gate; whatever the model's own code or its shapes raise there is the model being read wrongly.
+
+    Raises
+    ------
+    CaptureError
+        When the gate finds wrong numbers, or the model cannot be read. Errors of the package and of memory pass as they are.
+    """
+    try:
+        return gate(backend, prompts, pad_id, device)
+    except (PrecollapseError, torch.cuda.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:
+        raise CaptureError(
+            f"this {backend.architecture.model_type} model failed the check at load: {type(error).__name__}: "
+            f"{(str(error) or 'no message').splitlines()[0]}. Its architecture is read wrongly, or it is no causal language model"
+        ) from error
 
 
 def gate(backend: Backend, prompts: list[tuple[int, ...]], pad_id: int, device: torch.device) -> GateReport:

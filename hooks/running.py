@@ -21,6 +21,17 @@ from .prompts.boundary import Batch, assemble, group, in_batch
 from .sections import section
 from .taps import foreign_hook
 
+CPU_BATCH_TOKENS = 2048
+CPU_GENERATING_TOKENS = 8192
+GPU_BATCH_TOKENS = 16384
+
+
+def default_batch_tokens(device_type: str, generating: bool = False) -> int:
+    """Most padded tokens per batch where the caller does not say; on a CPU more when the batch is generated from."""
+    if device_type != "cpu":
+        return GPU_BATCH_TOKENS
+    return CPU_GENERATING_TOKENS if generating else CPU_BATCH_TOKENS
+
 
 @dataclass(frozen=True)
 class Grouping:

@@ -12,6 +12,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
+from .. import declared
+from ..declared import Declaration
 from ..errors import RequestError
 from ..layers import held_layers
 
@@ -129,7 +131,7 @@ KINDS: dict[str, ReportKind] = {
             ".kinds",
             "_study",
         ),
-        ReportKind("trajectories", "trajectories", frozenset({"resamples"}), ".kinds", "_trajectories"),
+        ReportKind("trajectories", "trajectories", frozenset({"resamples", "hypotheses"}), ".kinds", "_trajectories"),
     )
 }
 """Kinds of runs that have a report, by the name that their manifest gives."""
@@ -158,7 +160,6 @@ def report_kind(runs: Sequence[Any]) -> ReportKind:
 
 
 def _study(request: ReportRequest) -> FinishedReport:
-    from .. import declared
     from ..analysis.cells import Settings
     from .study import write_report
 
@@ -178,10 +179,16 @@ def _study(request: ReportRequest) -> FinishedReport:
         request.runs,
         request.out,
         settings=settings,
-        hypotheses=None if chosen["hypotheses"] is None else declared.load(chosen["hypotheses"]),
+        hypotheses=_hypotheses(request),
         progress=request.progress,
         command=request.command,
     )
+
+
+def _hypotheses(request: ReportRequest) -> Declaration | None:
+    """The file named for this report; None leaves those that the runs recorded."""
+    path = request.options.get("hypotheses")
+    return None if path is None else declared.load(path)
 
 
 def _layer_sets(text: str, site: str, runs: Sequence[Any]) -> list[tuple[int, ...]]:
@@ -203,5 +210,6 @@ def _trajectories(request: ReportRequest) -> FinishedReport:
         seed=request.seed,
         resamples=request.options.get("resamples", OPTIONS["resamples"]),
         others=others or None,
+        hypotheses=_hypotheses(request),
         command=request.command,
     )

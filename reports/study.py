@@ -110,12 +110,12 @@ class Report:
         """The report without a format: results, figures, every state, how to read it, how it was made."""
         sections = (Section("Results", self.shown), Section("Figures", self.figures))
         return Document(
-            self.title(),
-            tuple(self.lead()),
+            _title(self.analyses),
+            tuple(_lead(self)),
             tuple(section for section in sections if section.blocks),
             item_data(self.analyses),
             READING,
-            tuple(self.facts()),
+            tuple(_facts(self)),
         )
 
     def to_markdown(self) -> str:
@@ -148,33 +148,6 @@ class Report:
         if self.out is None:
             return "--out DIR writes the whole report: Markdown, HTML, CSV, JSON and figures"
         return f"written: {self.out / 'report.html'}, report.md, report.csv and figures"
-
-    def title(self) -> str:
-        """Heading of the report."""
-        names = dict.fromkeys(a.model or "a model that the run does not name" for a in self.analyses)
-        return "What " + " and ".join(names) + " knew before the first token"
-
-    def lead(self) -> list[str]:
-        """Opening paragraphs: how much was analysed, and what is not complete."""
-        states = sum(len(c.states) for a in self.analyses for c in a.cells)
-        count = sum(len(a.cells) for a in self.analyses)
-        cells = "cell" if count == 1 else "cells"
-        return [f"{states} states in {count} {cells} (benchmark × regime).", *self.notes]
-
-    def facts(self) -> list[tuple[str, str]]:
-        """How the report was made."""
-        first = self.analyses[0]
-        s = first.settings
-        return [
-            ("command", self.command),
-            ("states", f"{first.site}, layers {layer_text(first.layers, '–')}" if first.layers else "none captured"),
-            ("probe", f"{s.probe} on the concatenated layers, target {s.target}"),
-            ("splits", f"60/20/20 by item, shared by regimes; {s.n_splits} further splits for the spread"),
-            ("intervals", f"{s.level:.0%}, {s.resamples} resamples; accuracy: Wilson"),
-            ("label shuffles", str(s.shuffles)),
-            ("seed", str(s.seed)),
-            ("seconds of analysis", f"{sum(a.seconds for a in self.analyses):.1f}"),
-        ]
 
 
 def write_report(
@@ -283,6 +256,36 @@ def build(
         notes=tuple(note for a in analyses for note in a.notes) + tuple(remarks),
         command=command,
     )
+
+
+def _title(analyses: Sequence[RunAnalysis]) -> str:
+    """Heading of the report."""
+    names = dict.fromkeys(a.model or "a model that the run does not name" for a in analyses)
+    return "What " + " and ".join(names) + " knew before the first token"
+
+
+def _lead(report: Report) -> list[str]:
+    """Opening paragraphs: how much was analysed, and what is not complete."""
+    states = sum(len(c.states) for a in report.analyses for c in a.cells)
+    count = sum(len(a.cells) for a in report.analyses)
+    cells = "cell" if count == 1 else "cells"
+    return [f"{states} states in {count} {cells} (benchmark × regime).", *report.notes]
+
+
+def _facts(report: Report) -> list[tuple[str, str]]:
+    """How the report was made."""
+    first = report.analyses[0]
+    s = first.settings
+    return [
+        ("command", report.command),
+        ("states", f"{first.site}, layers {layer_text(first.layers, '–')}" if first.layers else "none captured"),
+        ("probe", f"{s.probe} on the concatenated layers, target {s.target}"),
+        ("splits", f"60/20/20 by item, shared by regimes; {s.n_splits} further splits for the spread"),
+        ("intervals", f"{s.level:.0%}, {s.resamples} resamples; accuracy: Wilson"),
+        ("label shuffles", str(s.shuffles)),
+        ("seed", str(s.seed)),
+        ("seconds of analysis", f"{sum(a.seconds for a in report.analyses):.1f}"),
+    ]
 
 
 def _files(report: Report) -> dict[str, str | bytes]:

@@ -16,6 +16,7 @@ from typing import Any
 import pandas as pd
 
 from .. import declared
+from ..analysis.hypotheses import origin
 from ..analysis.trajectories import tables
 from ..declared import Declaration
 from ..errors import RequestError
@@ -30,6 +31,7 @@ from .plain import plain, records, to_json
 from .study import report_command
 from .trajectory_chains import chain_drawings
 from .trajectory_draft import Draft
+from .trajectory_parts import Registered
 
 TITLE = "Entropy trajectories"
 
@@ -85,6 +87,7 @@ def trajectory_report(
     resamples: int = 1000,
     seed: int = 0,
     others: Mapping[str, Run] | None = None,
+    hypotheses: Declaration | None = None,
     figures: bool = True,
     command: str | None = None,
 ) -> TrajectoryReport:
@@ -103,6 +106,8 @@ def trajectory_report(
         Of every interval.
     others : mapping of str to Run, optional
         Runs of the same items (other seeds or segmentations) whose agreement with this one is wanted, by name.
+    hypotheses : Declaration, optional
+        Hypotheses to test (see `declared.load`); default those that the run recorded when it was started.
     figures : bool
         Whether to draw (needs matplotlib).
     command : str, optional
@@ -112,7 +117,7 @@ def trajectory_report(
     ------
     RequestError
         When the run holds no trajectories, or none of its chains is committed; when the folder cannot be written, or there is no
-        matplotlib to draw with.
+        matplotlib to draw with; when no hypothesis of the file is on trajectories.
     """
     tables.check_kind(run)
     if seed < 0:
@@ -128,7 +133,7 @@ def trajectory_report(
     runs = [run, *(others or {}).values()]
     draft = Draft(folder if figures else None, command or report_command(runs, out))
     parts.protocol_part(draft, run, epsilon, tie)
-    registered = _registered(run)
+    registered = _registered(run, hypotheses)
     names = list(dict.fromkeys(run.states["benchmark"]))
     for name in names:
         draft.scope = name if len(names) > 1 else ""
@@ -148,7 +153,7 @@ def _benchmark(
     tie: str,
     resamples: int,
     seed: int,
-    registered: Declaration | None,
+    registered: Registered | None,
     others: Mapping[str, Run],
 ) -> None:
     """All parts about one benchmark. Benchmarks are never pooled: they differ in difficulty and in length of chains, so the
@@ -175,13 +180,25 @@ def _benchmark(
         draft.add(drawing)
 
 
-def _registered(run: Run) -> Declaration | None:
+def _registered(run: Run, hypotheses: Declaration | None) -> Registered | None:
+    """The hypotheses to test: those that are given, or those that the run recorded; None without any."""
+    sha256 = run.config.get(declared.TRAJECTORY_SETTING)
+    if hypotheses is not None:
+        if not hypotheses.on_trajectories:
+            raise RequestError(
+                f"No hypothesis of {hypotheses.name} is on trajectories, and {run.path} holds trajectories; "
+                "give each an estimate and a criterion, or leave the file out."
+            )
+        return Registered(hypotheses, f"{origin(hypotheses, [sha256])} {hypotheses.title}")
     declaration = declared.of_manifest(run.manifest)
-    if declaration is not None and declaration.sha256 != run.config.get(declared.TRAJECTORY_SETTING):
+    if declaration is None:
+        return None
+    if declaration.sha256 != sha256:
         raise RequestError(
             f"The hypotheses kept in {run.path} are not those it was started with; its manifest was changed."
         )
-    return declaration
+    said = f"Hypotheses declared before the run, sha256 {declaration.sha256[:16]}: {declaration.title}"
+    return Registered(declaration, said)
 
 
 def _files(draft: Draft, document: Document, values: Mapping[str, Any]) -> dict[str, str | bytes]:

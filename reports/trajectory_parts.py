@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pandas as pd
@@ -102,6 +102,14 @@ def diagnostics_part(draft: Draft, run: Run) -> None:
         draft.draw([completion_plan(curve, run.config["chain_tokens"], draft.named(""))])
 
 
+@dataclass(frozen=True)
+class Registered:
+    """Hypotheses that a report tests, and a sentence on when they were declared."""
+
+    declaration: Declaration
+    origin: str
+
+
 def measure_part(
     draft: Draft,
     run: Run,
@@ -110,7 +118,7 @@ def measure_part(
     epsilon: float,
     resamples: int,
     seed: int,
-    registered: Declaration | None,
+    registered: Registered | None,
 ) -> None:
     """Every statistic of one measure (sampled or forced), under both outcomes."""
     same = tables.agreement(table)
@@ -144,12 +152,13 @@ def measure_part(
             draft.say("Holm's adjustment over a default family (nothing was declared):")
             draft.table(f"{name}_family", family(pvalues, [n for n in DEFAULT_FAMILY if n in pvalues]))
         else:
-            differing = deviations(registered, {**run.config, "epsilon": epsilon, **_planned(run)})
-            draft.say(f"Hypotheses declared before the run, sha256 {registered.sha256[:16]}: {registered.title}")
-            if outcome != OUTCOMES[registered.outcome]:
-                meant = tables.OUTCOMES[OUTCOMES[registered.outcome]]
+            declaration = registered.declaration
+            differing = deviations(declaration, {**run.config, "epsilon": epsilon, **_planned(run)})
+            draft.say(registered.origin)
+            if outcome != OUTCOMES[declaration.outcome]:
+                meant = tables.OUTCOMES[OUTCOMES[declaration.outcome]]
                 draft.say(f"Exploratory: the file is about the other outcome, {meant}; these are not its verdicts.")
-            draft.table(f"{name}_verdicts", verdicts(registered, statistics.estimates(), pvalues))
+            draft.table(f"{name}_verdicts", verdicts(declaration, statistics.estimates(), pvalues))
             draft.say("Deviations: " + ("; ".join(differing) if differing else "none.") + _early(run))
             draft.value(f"{name}_deviations", differing)
         if draft.folder is not None:

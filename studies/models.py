@@ -13,7 +13,7 @@ from .. import store
 from ..errors import RequestError
 from ..hooks import Extractor
 from ..hooks import models as hook_models
-from ..hooks.extractor import default_batch_tokens
+from ..hooks.running import default_batch_tokens
 
 
 @dataclass(frozen=True)

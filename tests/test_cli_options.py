@@ -108,7 +108,7 @@ def test_report_passes_on_every_option_that_a_kind_reads_with_the_defaults_of_th
 
 def test_choices_and_numbers_told_in_the_help_are_those_of_the_code():
     from precollapse.analysis.trajectories import TIE_RULES
-    from precollapse.hooks import extractor
+    from precollapse.hooks import extractor, running
     from precollapse.studies import prompts
     from precollapse.studies.study import config
     from precollapse.studies.trajectories.config import GRADED, TAG_SIDES
@@ -130,7 +130,7 @@ def test_choices_and_numbers_told_in_the_help_are_those_of_the_code():
         == f"{prompts.REGIMES['baseline'].max_new_tokens} for baseline, {prompts.DEFAULT_MAX_NEW_TOKENS} for the others"
     )
     budget = options["run", "--batch-tokens"].default
-    for number in (extractor.CPU_BATCH_TOKENS, extractor.CPU_GENERATING_TOKENS, extractor.GPU_BATCH_TOKENS):
+    for number in (running.CPU_BATCH_TOKENS, running.CPU_GENERATING_TOKENS, running.GPU_BATCH_TOKENS):
         assert str(number) in budget
 
 

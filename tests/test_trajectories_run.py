@@ -19,6 +19,7 @@ import pytest
 from precollapse import open_run, verify
 from precollapse.analysis.trajectories.tables import forced_table, run_agreement, sampled_table
 from precollapse.errors import RequestError
+from precollapse.reports.kinds import KINDS, ReportRequest
 from precollapse.store import ConfigMismatch
 from precollapse.studies import benchmarks, trajectories
 from precollapse.studies.trajectories import run as trajectories_run
@@ -255,6 +256,20 @@ def test_report_has_every_part_of_every_benchmark(run):
     assert len(pairs) == 1 and -1 <= pairs["spearman"].iloc[0] <= 1
     assert set(report.tables["parity_sensitivity_rule"]["rule"]) == {"window-10", "sentence"}
     assert not report.files
+
+
+def test_a_report_tests_hypotheses_given_afterwards_and_says_so(run, tmp_path):
+    later = tmp_path / "later.yaml"
+    later.write_text(REGISTRATION.replace("H1", "H9"))
+    request = ReportRequest([run], options={"hypotheses": later, "resamples": 20})
+    report = KINDS["trajectories"].write(request)
+    verdict = next(table for name, table in report.tables.items() if name.endswith("_verdicts"))
+    assert verdict["name"].tolist() == ["H9"]
+    assert "later.yaml (sha256 " in report.markdown and "treat them as not declared. small" in report.markdown
+    assert "Hypotheses declared before the run" not in report.markdown
+    later.write_text("hypotheses:\n- {id: S1, test: entropy_change, benchmark: sums, regime: cot, alternative: less}\n")
+    with pytest.raises(RequestError, match="No hypothesis of later.yaml is on trajectories"):
+        KINDS["trajectories"].write(request)
 
 
 def test_written_report_opens_alone(run, tmp_path):

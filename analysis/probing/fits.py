@@ -30,6 +30,8 @@ BOOTSTRAP_ROWS = 25
 class Recoverability:
     """Outcome of one probe on one split.
 
+    Above the usual length because it is one record: every number that is shown of a probe stands here under its own name.
+
     Attributes
     ----------
     test_auroc : float

@@ -22,6 +22,8 @@ from ...hooks.steering import MODES
 class SteerConfig:
     """What `run_steer` does.
 
+    Above the usual length because it has one field per setting: flags, files and hashes name them one by one.
+
     Attributes
     ----------
     run : path

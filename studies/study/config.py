@@ -28,6 +28,8 @@ STORE_DTYPES = ("auto", "float32", "float16", "bfloat16")
 class StudyConfig:
     """What `run_study` does.
 
+    Above the usual length because it has one field per setting: flags, files and the hash of a run name them one by one.
+
     Attributes
     ----------
     out : path

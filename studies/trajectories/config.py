@@ -30,6 +30,8 @@ GRADED = ("whole", "continuation")
 class TrajectoryConfig:
     """What `run_trajectories` does.
 
+    Above the usual length because it has one field per setting: flags, files and the hash of a run name them one by one.
+
     Attributes
     ----------
     out : path
