@@ -24,6 +24,14 @@ FORMS = {
 }
 
 
+# Every folder of modules below these; a folder that is added is installed without a word here.
+ROOMS = sorted(
+    f"precollapse.{os.path.dirname(found).replace(os.sep, '.')}"
+    for room in ("analysis", "cli", "hooks", "kernels", "reports", "store", "studies")
+    for found in glob(f"{room}/**/__init__.py", recursive=True)
+)
+
+
 class BuildModules(build_py):
     """Leaves this script out, which stands among the package's modules."""
 
@@ -69,36 +77,7 @@ class BuildNative(build_ext):
 
 setup(
     package_dir={"precollapse": "."},
-    packages=[
-        "precollapse",
-        "precollapse.hooks",
-        "precollapse.hooks.architectures",
-        "precollapse.hooks.backends",
-        "precollapse.hooks.decoding",
-        "precollapse.hooks.prompts",
-        "precollapse.hooks.steering",
-        "precollapse.kernels",
-        "precollapse.kernels.triton_forms",
-        "precollapse.store",
-        "precollapse.store.files",
-        "precollapse.store.formats",
-        "precollapse.store.log",
-        "precollapse.store.reading",
-        "precollapse.studies",
-        "precollapse.studies.grading",
-        "precollapse.studies.steering",
-        "precollapse.studies.study",
-        "precollapse.studies.trajectories",
-        "precollapse.analysis",
-        "precollapse.analysis.cells",
-        "precollapse.analysis.probing",
-        "precollapse.analysis.trajectories",
-        "precollapse.analysis.trajectories.tables",
-        "precollapse.reports",
-        "precollapse.reports.figures",
-        "precollapse.reports.tables",
-        "precollapse.cli",
-    ],
+    packages=["precollapse", *ROOMS],
     package_data={"precollapse": ["py.typed"], "precollapse.reports": ["templates/*"]},
     ext_modules=[
         Extension(

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import zipfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -170,6 +171,25 @@ def test_installed_without_a_compiler(tmp_path: Path) -> None:
     names = subprocess.run([sys.executable, "-m", "zipfile", "-l", wheel], capture_output=True, text=True).stdout
     assert "precollapse/kernels/native.py" in names and "_native" not in names
     assert "precollapse/py.typed" in names and "licenses/LICENSE" in names
+    rooms = {path.parent.name for path in ROOT.glob("[a-z]*/__init__.py")} - {"tests", "perf", "examples"}
+    wanted = {path for room in rooms for path in (ROOT / room).rglob("*.py")} | set(ROOT.glob("reports/templates/*"))
+    missing = [path for path in wanted if f"precollapse/{path.relative_to(ROOT).as_posix()}" not in names]
+    assert not missing, "the wheel lacks files of the package"
+    assert not re.search(r"precollapse/(tests|perf|examples|setup\.py)", names)
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "installed")
+    alone = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import precollapse as pc; print(pc.__file__, pc.analysis.statistics.wilson(3, 4).lower)",
+        ],
+        cwd="/",
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "installed")},
+        capture_output=True,
+        text=True,
+    )
+    assert alone.returncode == 0 and str(tmp_path) in alone.stdout, alone.stderr[-500:]
 
 
 def copied(folder: Path) -> Path:
