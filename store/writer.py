@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
 
-from ..errors import RequestError, StoreError
+from ..errors import PrecollapseError, RequestError, StoreError
 from ..schema import ID
 from .contents import Tally, shard_contents
 from .files.errors import explained, refused
@@ -379,7 +379,7 @@ class Writer:
         try:
             self._leases.close()
             sweep(self._files, self._run)
-        except (OSError, StoreError) as error:
+        except (OSError, PrecollapseError) as error:
             warnings.warn(f"{self.path} was left untidy ({error}); the next opening sweeps it.", stacklevel=2)
 
     def _check_open(self) -> None:
@@ -391,7 +391,7 @@ class Writer:
         try:
             record = self._files.read(commit_name(index))
             return Commit.read(record, index, self._run, self.path).attempt == token
-        except (OSError, StoreError):
+        except (OSError, PrecollapseError):
             return False
 
     def _withdraw(self, index: int, token: str, records: Mapping[str, FileRecord], unsure: bool) -> None:
@@ -406,7 +406,7 @@ class Writer:
             elif self._is_mine(index, token):
                 for name, file in records.items():
                     self._files.move(file.staged, name)
-        except (OSError, StoreError):
+        except (OSError, PrecollapseError):
             pass  # the next sweep does it
 
     def _clear_failure(self, index: int) -> None:

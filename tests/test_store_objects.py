@@ -208,7 +208,7 @@ def test_a_service_that_cannot_be_reached(monkeypatch):
     from precollapse.store.files.objects import ObjectFiles
 
     monkeypatch.setattr(ObjectFiles, "RETRY_SECONDS", 0.2)
-    with pytest.raises(RequestError, match="cannot be read"):
+    with pytest.raises(StoreError, match="does not answer"):
         store.open_run("s3://runs/x")
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import collections
 import itertools
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -108,3 +110,27 @@ def test_what_a_dead_writer_left_of_a_fold_is_cleared(tmp_path, order, monkeypat
     assert [p.name for p in (tmp_path / "run.zarr" / "folds").iterdir()] == ["0000.00000012.moments"]
     assert list((tmp_path / "run.zarr" / "blobs").iterdir()) == []
     assert store.verify(tmp_path / "run.zarr") == []
+
+
+MANY = """
+import resource, sys
+from precollapse import store
+from precollapse.store.files import LocalFiles
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+held = [open(sys.executable) for _ in range(100)]  # a model, other readers
+run = store.open_run(sys.argv[1])
+print(len(run.states), run.array("x").shape, run.resid(1, "x").shape, len(store.verify(sys.argv[1])), len(run.take([3, 1]).states))
+names = [f"many/{k}" for k in range(600)]
+print(sum(data is not None for data in LocalFiles(sys.argv[2]).read_many(names)))
+"""
+
+
+def test_many_shards_are_read_within_the_open_file_limit(tmp_path):
+    """256 files were opened at once, where a process may have no more than that in all."""
+    s3_requests.write_run(str(tmp_path / "run.zarr"), 150, GROUP)
+    (tmp_path / "many").mkdir()
+    for k in range(600):
+        (tmp_path / "many" / str(k)).write_bytes(b"x")
+    command = [sys.executable, "-c", MANY, tmp_path / "run.zarr", tmp_path]
+    output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
+    assert output.splitlines() == ["150 (150, 2, 300) (150, 300) 0 2", "600"]

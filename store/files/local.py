@@ -21,6 +21,9 @@ from ..layout import STAGING
 from .errors import Irregular, too_large
 from .protocol import Handle, attempt, between
 
+_AT_ONCE = 64
+"""Files that are open at once. A process may have 256 on some systems, models and other readers included."""
+
 
 class LocalFiles:
     """A folder on a local or network file system with hard links.
@@ -111,10 +114,10 @@ class LocalFiles:
 
     def read_many(self, names: list[str], most: int | None = None) -> list[bytes | None]:
         contents: list[bytes | None] = []
-        for first in range(0, len(names), 256):
+        for first in range(0, len(names), _AT_ONCE):
             handles: list[tuple[str, int | None]] = []
             try:
-                for name in names[first : first + 256]:
+                for name in names[first : first + _AT_ONCE]:
                     handles.append((name, self._handle(name)))
                 for _, fd in handles:
                     if fd is not None:  # the disk works on all of them at once

@@ -18,6 +18,7 @@ from datetime import timedelta
 from typing import Any
 
 from ...errors import RequestError, StoreError
+from . import service
 from .errors import too_large
 from .protocol import Handle, attempt, between
 
@@ -61,22 +62,36 @@ class ObjectFiles:
             raise RequestError(f"{path} needs the package obstore: install precollapse[s3].") from None
         self.path = path.rstrip("/")
         self._api = obstore
+        service.check_settings(self.path)
         with self._errors(), self._refused():
-            retry: Any = {"retry_timeout": timedelta(seconds=self.RETRY_SECONDS)}
-            self._store = S3Store.from_url(self.path, retry_config=retry)
+            if not service.names_credentials():
+                self._check_credentials(S3Store)
+            self._store = S3Store.from_url(self.path, retry_config=_retry(self.RETRY_SECONDS))
+
+    def _check_credentials(self, kind: Any) -> None:
+        """Ask once whether the machine itself has credentials: without any, every request would be tried for a minute."""
+        store = kind.from_url(self.path, retry_config=_retry(min(2.0, self.RETRY_SECONDS)))
+        try:
+            self._api.head(store, "zarr.json")
+        except (self._api.exceptions.BaseError, FileNotFoundError) as error:
+            lacking = service.lacks_credentials(self.path, error)
+            if lacking is not None:
+                raise lacking from error
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
-        """The service's errors as those of the operating system."""
+        """The service's errors in words, or as those of the operating system."""
         kinds = self._api.exceptions
         try:
             yield
+        except (RequestError, StoreError):
+            raise
         except (kinds.PermissionDeniedError, kinds.UnauthenticatedError) as error:
-            raise PermissionError(errno.EACCES, _first_line(error)) from error
-        except kinds.NotFoundError as error:
-            raise FileNotFoundError(errno.ENOENT, _first_line(error)) from error
-        except kinds.BaseError as error:
-            raise OSError(errno.EIO, _first_line(error)) from error
+            said = service.explanation(self.path, error, self.RETRY_SECONDS)
+            permission = PermissionError(errno.EACCES, service.first_line(error))
+            raise (said if isinstance(said, RequestError) else permission) from error
+        except (kinds.BaseError, FileNotFoundError) as error:
+            raise service.explanation(self.path, error, self.RETRY_SECONDS) from error
 
     @contextlib.contextmanager
     def _refused(self) -> Iterator[None]:
@@ -94,8 +109,6 @@ class ObjectFiles:
                 honoured = False
             except self._api.exceptions.AlreadyExistsError:
                 honoured = True
-            except FileNotFoundError:
-                raise RequestError(f"{self.path} cannot be written: there is no such bucket.") from None
             except (self._api.exceptions.NotSupportedError, NotImplementedError):
                 honoured = False
             self._api.delete(self._store, name)
@@ -239,5 +252,7 @@ class _ObjectHandle:
         """Nothing is held."""
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).splitlines()[0][:200]
+def _retry(seconds: float) -> Any:
+    """Try again for that time: the library's own bound of ten tries is over in two seconds."""
+    backoff = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=5), "base": 2}
+    return {"retry_timeout": timedelta(seconds=seconds), "max_retries": 100_000, "backoff": backoff}

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...errors import StoreError
+from ...errors import PrecollapseError, StoreError
 from .. import records
 from ..files.errors import Irregular
 from ..files.protocol import RECORD_BYTES, Files
@@ -206,5 +206,5 @@ class Leases:
                 for name in self._held.values():
                     try:
                         self._files.replace(name, self._record(), durable=False)
-                    except (OSError, StoreError):
+                    except (OSError, PrecollapseError):
                         pass  # a beat that is missed costs at most double work; the commit decides
