@@ -27,7 +27,7 @@ from precollapse.hooks.backends.protocol import Backend, Request, Rows
 from precollapse.hooks.differences import largest, relative_difference
 from precollapse.hooks.prompts.boundary import assemble
 from precollapse.hooks.unembedding import row_statistics
-from precollapse.perf.parity_cells import DTYPES, LAYERS, PROMPTS, Cell
+from precollapse.perf.parity_cells import DTYPES, LAYERS, PROMPTS, MatrixCell
 from precollapse.perf.parity_page import page
 from precollapse.perf.small_models import FAMILIES, VOCABULARY, small_model, small_tokenizer
 
@@ -54,7 +54,7 @@ def prompts(seed: int = 0) -> list[tuple[int, ...]]:
     return [tuple(torch.randint(3, VOCABULARY, (n,), generator=generator).tolist()) for n in lengths]
 
 
-def measure(family: str, backends: Sequence[str] = BACKENDS) -> Iterator[Cell]:
+def measure(family: str, backends: Sequence[str] = BACKENDS) -> Iterator[MatrixCell]:
     """Measure all cells of one family.
 
     Parameters
@@ -65,7 +65,7 @@ def measure(family: str, backends: Sequence[str] = BACKENDS) -> Iterator[Cell]:
 
     Yields
     ------
-    Cell
+    MatrixCell
         Every combination, in a fixed order; skipped ones with their reason.
     """
     for implementation in IMPLEMENTATIONS:
@@ -73,10 +73,10 @@ def measure(family: str, backends: Sequence[str] = BACKENDS) -> Iterator[Cell]:
             yield from _measure(family, backends, implementation, dtype)
 
 
-def _measure(family: str, backends: Sequence[str], implementation: str, dtype: str) -> Iterator[Cell]:
-    def skip(backend: str, reason: str) -> Iterator[Cell]:
+def _measure(family: str, backends: Sequence[str], implementation: str, dtype: str) -> Iterator[MatrixCell]:
+    def skip(backend: str, reason: str) -> Iterator[MatrixCell]:
         for padding in PADDINGS:
-            yield Cell(family, backend, implementation, dtype, padding, skipped=reason)
+            yield MatrixCell(family, backend, implementation, dtype, padding, skipped=reason)
 
     try:
         model = _model(family, implementation, dtype)
@@ -135,7 +135,7 @@ def _truth(model: Any, family: str, implementation: str, dtype: str) -> _Truth:
     return _Truth(posts, finals, entropy, attentions if attentions[0] else None)
 
 
-def _cell(reader: Backend, truth: _Truth, family: str, implementation: str, dtype: str, padding: str) -> Cell:
+def _cell(reader: Backend, truth: _Truth, family: str, implementation: str, dtype: str, padding: str) -> MatrixCell:
     everyone = prompts()
     groups = [[0], [1], [2]] if padding == "none" else [list(range(len(everyone)))]
     sites = tuple(s for s in reader.sites if s != "final_norm")
@@ -158,7 +158,7 @@ def _cell(reader: Backend, truth: _Truth, family: str, implementation: str, dtyp
                 and dtype == "float64"
                 and (implementation == "eager" or reader.name == "transformer_lens")
             )
-            return Cell(
+            return MatrixCell(
                 family,
                 reader.name,
                 implementation,
@@ -173,7 +173,9 @@ def _cell(reader: Backend, truth: _Truth, family: str, implementation: str, dtyp
             entropy.append(abs(float(statistics.entropy_bits[b]) - truth.entropy[i]))
             if compared and truth.attentions is not None:
                 rows.append(_row_error(got, b, int(batch.boundary[b]), truth.attentions[i]))
-    return Cell(family, reader.name, implementation, dtype, padding, largest(states), largest(entropy), largest(rows))
+    return MatrixCell(
+        family, reader.name, implementation, dtype, padding, largest(states), largest(entropy), largest(rows)
+    )
 
 
 def _state_error(reader: Backend, got: Rows, b: int, posts: torch.Tensor, final: torch.Tensor) -> float:
@@ -240,7 +242,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(
             f"{unknown[0]!r} is no family or backend; families: {', '.join(FAMILIES)}; backends: {', '.join(BACKENDS)}"
         )
-    cells: list[Cell] = []
+    cells: list[MatrixCell] = []
     for number, family in enumerate(families, 1):
         cells += measure(family, given.backends.split(","))
         print(f"[{number}/{len(families)}] {family}", file=sys.stderr)

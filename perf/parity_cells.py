@@ -25,7 +25,7 @@ TOLERANCES = {
 
 
 @dataclass(frozen=True)
-class Cell:
+class MatrixCell:
     """One combination and what came of it.
 
     Attributes

@@ -10,7 +10,7 @@ from typing import Any
 from precollapse.hooks.architectures import SITES, Architecture, describe
 from precollapse.hooks.attention import _OWN_ATTENTION, attention_modules
 from precollapse.hooks.backends import BACKENDS
-from precollapse.perf.parity_cells import DTYPES, LAYERS, PROMPTS, TOLERANCES, Cell
+from precollapse.perf.parity_cells import DTYPES, LAYERS, PROMPTS, TOLERANCES, MatrixCell
 from precollapse.perf.small_models import FAMILIES, small_model
 
 _HEAD = """# Models
@@ -30,7 +30,7 @@ modules, it gets `resid_pre`, `resid_post` and `final_norm`, and the gate at loa
 """
 
 
-def page(cells: Sequence[Cell]) -> str:
+def page(cells: Sequence[MatrixCell]) -> str:
     """The whole page."""
     families = list(dict.fromkeys(cell.family for cell in cells))
     ran = [cell for cell in cells if not cell.skipped]
@@ -95,7 +95,7 @@ def _explained() -> str:
     return "\n".join(lines) + "\n"
 
 
-def errors_table(cells: Sequence[Cell]) -> list[str]:
+def errors_table(cells: Sequence[MatrixCell]) -> list[str]:
     """One row per family and backend: the largest difference over its cells, per dtype, and how many cells ran."""
     rows = [
         "| family | backend | cells | " + " | ".join(f"{d} states | {d} entropy | {d} rows" for d in DTYPES) + " |",
@@ -113,8 +113,8 @@ def errors_table(cells: Sequence[Cell]) -> list[str]:
     return rows
 
 
-def _largest(cells: Sequence[Cell], dtype: str) -> str:
-    measures: tuple[Callable[[Cell], float], ...] = (lambda c: c.states, lambda c: c.entropy, lambda c: c.rows)
+def _largest(cells: Sequence[MatrixCell], dtype: str) -> str:
+    measures: tuple[Callable[[MatrixCell], float], ...] = (lambda c: c.states, lambda c: c.entropy, lambda c: c.rows)
     found = []
     for measure in measures:
         values = [measure(c) for c in cells if c.dtype == dtype and not math.isnan(measure(c))]
@@ -122,11 +122,11 @@ def _largest(cells: Sequence[Cell], dtype: str) -> str:
     return " | ".join(found)
 
 
-def skips(cells: Sequence[Cell]) -> list[str]:
+def skips(cells: Sequence[MatrixCell]) -> list[str]:
     """Each reason with the combinations that it holds for."""
     reasons: dict[str, dict[tuple[str, ...], list[str]]] = defaultdict(lambda: defaultdict(list))
     for family in dict.fromkeys(cell.family for cell in cells):
-        by_reason: dict[str, list[Cell]] = defaultdict(list)
+        by_reason: dict[str, list[MatrixCell]] = defaultdict(list)
         for cell in cells:
             if cell.family == family and cell.skipped:
                 by_reason[_general(cell.skipped)].append(cell)

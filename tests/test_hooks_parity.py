@@ -13,7 +13,7 @@ from precollapse.hooks.backends import BACKENDS, make_backend
 from precollapse.hooks.backends.protocol import Request
 from precollapse.hooks.differences import relative_difference
 from precollapse.hooks.prompts.boundary import assemble
-from precollapse.perf.parity import RECURRENT, Cell, measure
+from precollapse.perf.parity import RECURRENT, MatrixCell, measure
 from precollapse.perf.parity_page import errors_table, page, sites_table, skips
 from precollapse.perf.small_models import FAMILIES, small_model
 
@@ -31,7 +31,7 @@ def lines() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def cells() -> list[Cell]:
+def cells() -> list[MatrixCell]:
     return [cell for family in AGAIN for cell in measure(family, installed())]
 
 
@@ -66,7 +66,7 @@ def test_nothing_in_the_page_is_off(lines: list[str]) -> None:
     assert " 0 of them off" in summary
 
 
-def test_measured_again(lines: list[str], cells: list[Cell]) -> None:
+def test_measured_again(lines: list[str], cells: list[MatrixCell]) -> None:
     assert [cell for cell in cells if cell.failed] == []
     for row in errors_table(cells)[2:]:
         family, backend, count, *numbers = [part.strip() for part in row.strip("|").split("|")]
@@ -75,7 +75,7 @@ def test_measured_again(lines: list[str], cells: list[Cell]) -> None:
         assert [n == "-" for n in numbers] == [n == "-" for n in known]
 
 
-def test_skips_are_those_of_the_page(lines: list[str], cells: list[Cell]) -> None:
+def test_skips_are_those_of_the_page(lines: list[str], cells: list[MatrixCell]) -> None:
     reasons = [line for line in skips(cells) if line.startswith("* ")]
     assert reasons
     for reason in reasons:
@@ -83,9 +83,9 @@ def test_skips_are_those_of_the_page(lines: list[str], cells: list[Cell]) -> Non
 
 
 def test_an_error_is_called_off() -> None:
-    good = Cell("llama", "hf", "sdpa", "float32", "right", states=1e-6, entropy=1e-6, rows=1e-7)
+    good = MatrixCell("llama", "hf", "sdpa", "float32", "right", states=1e-6, entropy=1e-6, rows=1e-7)
     assert not good.failed
     for wrong in ({"states": 1e-3}, {"states": float("nan")}, {"entropy": 1e-2}, {"rows": 1e-3}):
-        cell = Cell(**{**good.__dict__, **wrong})
+        cell = MatrixCell(**{**good.__dict__, **wrong})
         assert cell.failed
         assert "1 of them off" in page([cell])

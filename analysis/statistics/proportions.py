@@ -32,24 +32,25 @@ def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
         return undefined_interval("no rows", method="Wilson", level=level)
     if not 0 <= successes <= n:
         raise RequestError(f"wilson: {successes} successes of {n} trials; give 0 <= successes <= n.")
-    z = stats.norm.ppf(0.5 + level / 2)
-    p = successes / n
-    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    lower = 0.0 if successes == 0 else max(0.0, centre - half)
-    upper = 1.0 if successes == n else min(1.0, centre + half)
-    return Interval(p, lower, upper, 0, "Wilson", level, 0, n)
+    from statsmodels.stats.proportion import proportion_confint
+
+    lower, upper = proportion_confint(successes, n, alpha=1 - level, method="wilson")
+    # exactly 0 and 1 at the ends, whatever the last digit of the closed form
+    lower, upper = 0.0 if successes == 0 else float(lower), 1.0 if successes == n else float(upper)
+    return Interval(successes / n, lower, upper, 0, "Wilson", level, 0, n)
 
 
 def difference_of_proportions(s1: int, n1: int, s2: int, n2: int, level: float = 0.95) -> Interval:
     """Difference p1 - p2 of two independent proportions with Newcombe's (1998, method 10) interval."""
     if n1 == 0 or n2 == 0:
         return undefined_interval("one group is empty", method="Newcombe", level=level)
-    one, two = wilson(s1, n1, level), wilson(s2, n2, level)
-    d = one.estimate - two.estimate
-    lower = d - math.hypot(one.estimate - one.lower, two.upper - two.estimate)
-    upper = d + math.hypot(one.upper - one.estimate, two.estimate - two.lower)
-    return Interval(d, lower, upper, 0, "Newcombe", level, 0, n1 + n2)
+    for successes, n in ((s1, n1), (s2, n2)):
+        if not 0 <= successes <= n:
+            raise RequestError(f"newcombe: {successes} successes of {n} trials; give 0 <= successes <= n.")
+    from statsmodels.stats.proportion import confint_proportions_2indep
+
+    lower, upper = confint_proportions_2indep(s1, n1, s2, n2, method="newcomb", compare="diff", alpha=1 - level)
+    return Interval(s1 / n1 - s2 / n2, float(lower), float(upper), 0, "Newcombe", level, 0, n1 + n2)
 
 
 def paired_proportions(both: int, only_a: int, only_b: int, neither: int, level: float = 0.95) -> Interval:

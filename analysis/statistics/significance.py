@@ -118,10 +118,11 @@ def holm(pvalues: Sequence[float] | np.ndarray, alpha: float = 0.05) -> Holm:
         raise RequestError("holm: a one-dimensional list of p values within 0..1 is needed.")
     missing = np.isnan(p)
     filled = np.where(missing, 1.0, p)
-    order = np.argsort(filled, kind="stable")
-    scaled = np.minimum(1.0, filled[order] * (p.size - np.arange(p.size)))
-    adjusted = np.empty(p.size)
-    adjusted[order] = np.maximum.accumulate(scaled) if p.size else scaled
+    if p.size == 0:
+        return Holm(p, np.zeros(0, dtype=bool), alpha, 0)
+    from statsmodels.stats.multitest import multipletests
+
+    adjusted = np.asarray(multipletests(filled, alpha, method="holm")[1])
     adjusted[missing] = np.nan
     return Holm(adjusted, np.nan_to_num(adjusted, nan=1.0) <= alpha, alpha, int(missing.sum()))
 

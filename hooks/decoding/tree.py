@@ -79,7 +79,7 @@ class TreeStates:
 
 
 @dataclass(frozen=True)
-class Layout:
+class TreeLayout:
     """Segments laid out in one row: token ids [Q], positions [Q], visibility [Q, Q], and each segment's first column."""
 
     tokens: Tensor
@@ -88,7 +88,7 @@ class Layout:
     offsets: tuple[int, ...]
 
 
-def lay_out(segments: Sequence[Segment]) -> Layout:
+def lay_out(segments: Sequence[Segment]) -> TreeLayout:
     """Concatenate segments and derive which token sees which, and at what position each stands."""
     offsets: list[int] = []
     starts: list[int] = []
@@ -112,7 +112,7 @@ def lay_out(segments: Sequence[Segment]) -> Layout:
         for ancestor, cut in lineage:
             visible[here, offsets[ancestor] : offsets[ancestor] + cut] = True
     tokens = torch.tensor([t for s in segments for t in s.tokens], dtype=torch.int64)
-    return Layout(tokens, positions, visible, tuple(offsets))
+    return TreeLayout(tokens, positions, visible, tuple(offsets))
 
 
 def attention_masks(config: Any, visible: Tensor, query: Tensor, key: Tensor, dtype: torch.dtype) -> Any:
