@@ -53,6 +53,7 @@ MOVED = {
     "hooks.compile": "hooks.backends.compiled",
     "hooks.parity": "perf.parity",
     "hooks.parity_page": "perf.parity_page",
+    "hooks.models": "hooks.loading",
     "hooks.passes": "hooks.decoding.passes",
     "hooks.prefix": "hooks.decoding.shared_prompts",
     "hooks.rotary": "hooks.decoding.rotary",

@@ -53,6 +53,6 @@ def print_json(value: Any) -> None:
 
 def quiet_libraries() -> None:
     """Keep the model libraries' own bars and advice off the terminal; ours says what matters."""
-    from ..hooks import models
+    from ..hooks import loading
 
-    models.quiet_libraries()
+    loading.quiet_libraries()

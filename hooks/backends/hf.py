@@ -17,7 +17,7 @@ from ..architectures import Architecture, describe
 from ..attention import attention_rows, supports_attention
 from ..decoding.steps import cache_name, cache_of
 from ..evaluation import evaluating
-from ..models import refuse_unsupported
+from ..loading.config_file import refuse_unsupported
 from ..prompts.boundary import Batch
 from ..taps import RowBuffers, first_tensor, tapped
 from .protocol import Request, Rows
