@@ -115,7 +115,7 @@ def test_every_family(family: str, tmp_path: Path, tokenizer_files: dict[str, by
 
     name = next(n for n in names if "norm" in n or "ln_" in n) if family != "olmo" else names[0]
     case.write({**tensors, name: torch.zeros(7, *tensors[name].shape[1:])})
-    assert "another shape" in (text := case.refusal()) and name in text and "x7" in text.replace("7 in", "x7 in"), text
+    assert "another shape" in (text := case.refusal()) and name in text and ": 7" in text, text
 
     data = case.weights.read_bytes()
     case.weights.write_bytes(data[:-5])
