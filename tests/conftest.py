@@ -82,7 +82,7 @@ def _converted_once() -> None:
     """Have the embedded model's GGUF converted by one of the test processes; the others wait for it instead of doing it too."""
     from filelock import FileLock
 
-    from precollapse.hooks.models import EMBEDDED, cache_folder, converted, resolve
+    from precollapse.hooks.loading import EMBEDDED, cache_folder, converted, resolve
 
     cache_folder().mkdir(parents=True, exist_ok=True)
     with FileLock(cache_folder() / "tests.lock"):

@@ -5,6 +5,7 @@ itself, `matching` refuses a model of which one number would be random, `remote_
 ever run, and nobody is asked whether it may.
 """
 
+from .cache import cache_folder
 from .conversion import converted
 from .devices import torch_device
 from .loader import LoadedModel, load, quiet_libraries
@@ -14,6 +15,7 @@ __all__ = [
     "EMBEDDED",
     "LoadedModel",
     "ModelSource",
+    "cache_folder",
     "converted",
     "embedded_gguf",
     "load",
