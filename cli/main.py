@@ -13,6 +13,7 @@ lacks, a value such as -8,-4,0 behind its flag, is one function here.
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import re
 import sys
@@ -22,7 +23,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import PrecollapseError, RequestError
-from . import profile, report, run, steer, store, trajectories
+from . import profile, report, run, steer, store, terminal, trajectories
 from .command import Parser
 
 COMMANDS = {
@@ -41,49 +42,99 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), terminal.guarded():
         warnings.showwarning = _show_warning  # type: ignore[assignment]
         return _main(sys.argv[1:] if argv is None else argv)
 
 
 def _main(argv: Sequence[str]) -> int:
-    parser = build_parser()
     try:
-        arguments = parser.parse_args(joined(argv))
-        arguments.argv = list(argv)
-        if arguments.command is None:
-            parser.print_help(sys.stderr)
-            return 2
-        command = COMMANDS[arguments.command]
-        status = command.handler(command.completed(arguments))
+        status = _run(argv)
         sys.stdout.flush()
-        return int(status)
+        return status
+    except SystemExit:  # --help, --version: printed, and not yet written
+        try:
+            sys.stdout.flush()
+        except OSError as error:
+            return _failed(error)
+        raise
     except PrecollapseError as error:
-        print(f"precollapse: {error}", file=sys.stderr)
+        terminal.say(str(error))
         return error.exit_status
     except KeyboardInterrupt:
-        print(
-            "precollapse: interrupted; what was committed is kept, and the same command goes on from there",
-            file=sys.stderr,
-        )
+        terminal.say("interrupted; what was committed is kept, and the same command goes on from there")
         return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     except Exception as error:
-        if os.environ.get("PRECOLLAPSE_DEBUG"):
-            traceback.print_exc()
-        text = " ".join(str(error).split())[:300]
-        print(
-            f"precollapse: failed unexpectedly ({type(error).__name__}: {text}); set PRECOLLAPSE_DEBUG=1 for the details, and please report it",
-            file=sys.stderr,
-        )
+        return _failed(error)
+
+
+def _failed(error: Exception) -> int:
+    """Say what failed, and return the exit status."""
+    if isinstance(error, BrokenPipeError):  # whoever read the output has enough
+        terminal.close_output()
         return 1
+    if os.environ.get("PRECOLLAPSE_DEBUG"):
+        traceback.print_exc()
+    sentence, status = failure(error)
+    terminal.say(sentence)
+    return status
+
+
+def failure(error: Exception) -> tuple[str, int]:
+    """What is said of an error that no part of the package made a sentence of, and the exit status.
+
+    A fault of the package is reported as one; a full disk or memory, a closed output, a folder that has gone and a file that
+    nests too deeply are none.
+    """
+    text = " ".join(str(error).split())[:300]
+    if isinstance(error, terminal.OutputFailed):
+        terminal.close_output()
+        return f"the output could not be written ({text}); what was computed is kept where it was to be stored", 1
+    if isinstance(error, FileNotFoundError) and not terminal.has_working_folder():
+        return "the working folder does not exist any more; change to one that does, and start again", 2
+    if isinstance(error, MemoryError):
+        return f"there is not enough memory ({text or 'none left'}); ask for less at once, or use a larger machine", 1
+    if isinstance(error, RecursionError):
+        return "something that was read has parts within parts more deeply than is followed; look at the files given", 2
+    if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
+        place = f" ({error.filename})" if error.filename else ""
+        return f"the machine refused{place}: {error.strerror}; see to that, and the same command goes on", 1
+    if isinstance(error, UnicodeEncodeError):
+        return f"a name or a path here is no text that UTF-8 can write ({text}); rename it", 2
+    return (
+        f"failed unexpectedly ({type(error).__name__}: {text}); set PRECOLLAPSE_DEBUG=1 for the details, and please report it",
+        1,
+    )
+
+
+_OF_THE_MACHINE = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EIO,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.EACCES,
+}
+
+
+def _run(argv: Sequence[str]) -> int:
+    """Parse the arguments and run their command."""
+    parser = build_parser()
+    terminal.check_arguments(argv)
+    arguments = parser.parse_args(joined(argv))
+    arguments.argv = list(argv)
+    if arguments.command is None:
+        parser.print_help(sys.stderr)
+        return 2
+    command = COMMANDS[arguments.command]
+    return int(command.handler(command.completed(arguments)))
 
 
 def _show_warning(message: Warning | str, *_where: Any, **_more: Any) -> None:
     """A warning as one line, without the place in the code that gave it."""
-    print(f"precollapse: note: {message}", file=sys.stderr)
+    terminal.say(f"note: {message}")
 
 
 def joined(argv: Sequence[str]) -> list[str]:

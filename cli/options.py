@@ -7,7 +7,7 @@ default comes from, what it is used for) takes it from here with another text.
 from __future__ import annotations
 
 from .command import Option
-from .values import FILES, LAYERS, NAMES, OFF, ON, SITES, WHOLE, choice
+from .values import FILES, LAYERS, NAMES, OFF, ON, PLACE, SITES, WHOLE, choice
 
 # --- the command itself -------------------------------------------------------------------------------------------------
 
@@ -19,9 +19,9 @@ CONFIG = Option(
     "sets is taken back by --no-NAME",
     metavar="FILE.yaml",
 )
-RUN = Option("run", metavar="RUN.zarr")
-OUT_RUN = Option("--out", "the run to create, or to go on with (required)", metavar="RUN.zarr", required=True)
-OUT_FOLDER = Option("--out", metavar="DIR", absent=None)
+RUN = Option("run", value=PLACE, metavar="RUN.zarr")
+OUT_RUN = Option("--out", "the run to create, or to go on with (required)", PLACE, "RUN.zarr", required=True)
+OUT_FOLDER = Option("--out", value=PLACE, metavar="DIR", absent=None)
 
 # --- the model and how it runs ------------------------------------------------------------------------------------------
 

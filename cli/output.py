@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..visible import one_line
+
 
 def print_run(run: Any, table: Any, unit: str, arguments: argparse.Namespace) -> int:
     """Say what a run holds now and what comes next; 1 when something of it failed or is missing, else 0."""
@@ -39,7 +41,7 @@ def progress_bar(label: str) -> Callable[[float, str], None]:
 
     def advance(share: float, doing: str) -> None:
         bar.n = min(100, 100 * share)
-        bar.set_postfix_str(doing, refresh=True)
+        bar.set_postfix_str(one_line(doing), refresh=True)
         if share >= 1:
             bar.close()
 

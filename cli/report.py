@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import shlex
 from dataclasses import replace
-from pathlib import Path
 
+from ..destination import for_results
 from . import options
 from .command import Command, Option, settings
 from .output import progress_bar
@@ -17,11 +17,12 @@ def _report(arguments: argparse.Namespace) -> int:
     from ..reports.kinds import OPTIONS, ReportRequest, report_kind
     from ..store import open_run
 
+    out = for_results(arguments.out) if arguments.out else None
     runs = [open_run(path) for path in arguments.runs]
     kind = report_kind(runs)
     given = settings(arguments, ReportRequest) | {
         "runs": runs,
-        "out": Path(arguments.out) if arguments.out else None,
+        "out": out,
         "options": {name: getattr(arguments, name) for name in OPTIONS if name in arguments},
         "progress": None if arguments.quiet else progress_bar("report"),
         "command": shlex.join(["precollapse", *arguments.argv]),

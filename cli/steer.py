@@ -6,6 +6,7 @@ import argparse
 import sys
 from dataclasses import replace
 
+from ..destination import for_results
 from . import options
 from .command import Command, Option, settings
 from .output import quiet_libraries
@@ -14,16 +15,14 @@ from .values import LABEL, NUMBERS, SOME_NAMES, WHOLE
 
 def _steer(arguments: argparse.Namespace) -> int:
     quiet_libraries()
-    from ..reports.output_folder import writable_folder
     from ..studies.steering import SteerConfig, run_steer, save
 
     config = SteerConfig(**settings(arguments, SteerConfig))
-    if arguments.out:
-        writable_folder(arguments.out)
+    out = for_results(arguments.out) if arguments.out else None
     report = run_steer(config, progress=not arguments.quiet)
     print(report.to_json() if arguments.json else report.markdown())
-    if arguments.out:
-        print(f"written: {save(report, arguments.out)}", file=sys.stderr)
+    if out is not None:
+        print(f"written: {save(report, out)}", file=sys.stderr)
     return 0
 
 

@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from ..destination import for_a_run, for_results, is_address
 from . import options
 from .command import Command, Option
 from .output import print_json
@@ -94,7 +95,8 @@ def _export(arguments: argparse.Namespace) -> int:
 
     beside = Path(arguments.run.rstrip("/").rpartition("/")[2]) if "://" in arguments.run else Path(arguments.run)
     beside = beside if beside.name not in ("", "..") else Path(os.path.abspath(beside))
-    out = Path(arguments.out) if arguments.out else beside.with_suffix(f".{arguments.format}")
+    wanted = arguments.out or beside.with_suffix(f".{arguments.format}")
+    out = wanted if is_address(wanted) else for_results(wanted)
     files = export(arguments.run, arguments.format, out)
     if arguments.json:
         print_json({"files": [str(path) for path in files]})
@@ -106,7 +108,7 @@ def _export(arguments: argparse.Namespace) -> int:
 def _import(arguments: argparse.Namespace) -> int:
     from ..store import import_activations
 
-    run = import_activations(arguments.folder, arguments.out)
+    run = import_activations(arguments.folder, for_a_run(arguments.out))
     if arguments.json:
         print_json({"run": arguments.out, "states": len(run.states)})
     else:

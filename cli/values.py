@@ -7,6 +7,7 @@ text where a number belongs, and YAML's `no` never a benchmark of that name.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -121,6 +122,11 @@ def whole(text: str) -> int:
     return number
 
 
+def place(text: str) -> str:
+    """A path or an address, with `~` for the home folder, which a shell leaves as it is behind --out=."""
+    return os.path.expanduser(text)
+
+
 def caps(text: str, flag: str) -> int | dict[str, int]:
     """A number for all regimes, or numbers by regime."""
     try:
@@ -228,7 +234,10 @@ FILES = Value("a mapping of names to files", _files, {"action": _Pairs})
 CAPS = Value("a whole number, or a mapping of regimes to whole numbers", _caps, {"action": _Read, "reader": caps})
 ON = Value("true or false", _true_or_false, {"action": "store_const", "const": True})
 OFF = Value("true or false", lambda entry: not _true_or_false(entry), {"action": "store_const", "const": False})
-PATHS = Value("a list of paths", lambda entry: _each(entry, _text), {"nargs": "+"})
+PLACE = Value("a path", lambda entry: place(_text(entry)), {"type": place})
+PATHS = Value(
+    "a list of paths", lambda entry: _each(entry, lambda part: place(_text(part))), {"nargs": "+", "type": place}
+)
 
 
 def choice(*allowed: str) -> Value:

@@ -11,8 +11,10 @@ from typing import Any
 
 from markupsafe import Markup
 
+from ..visible import one_line
 from .figures import Figure
 from .tables import Shown, as_markdown
+from .tables.shown import without_html
 
 
 @dataclass(frozen=True)
@@ -69,26 +71,37 @@ class Document:
 
     def to_markdown(self) -> str:
         """The report as Markdown; figures are linked, and what only a page can show is left to it."""
-        parts = [f"# {self.title}\n", *(_paragraph(text) for text in self.lead)]
+        parts = [f"# {_heading(self.title)}\n", *(_paragraph(text) for text in self.lead)]
         for section in self.sections:
-            parts += [f"## {section.title}\n", *(_markdown(b) for b in section.blocks if not isinstance(b, Drawing))]
+            parts += [
+                f"## {_heading(section.title)}\n",
+                *(_markdown(b) for b in section.blocks if not isinstance(b, Drawing)),
+            ]
             if any(isinstance(b, Drawing) for b in section.blocks):
                 parts.append("The drawings are in report.html.\n")
         if self.reading:
-            parts += ["## How to read this\n", "\n".join(f"- {line}" for line in self.reading) + "\n"]
+            parts += ["## How to read this\n", "\n".join(f"- {_heading(line)}" for line in self.reading) + "\n"]
         if self.facts:
-            parts += ["## How it was made\n", "\n".join(f"- {name}: {value}" for name, value in self.facts) + "\n"]
+            parts += [
+                "## How it was made\n",
+                "\n".join(f"- {name}: {_heading(value)}" for name, value in self.facts) + "\n",
+            ]
         return "\n".join(parts)
 
 
 def _paragraph(text: str | Strong) -> str:
-    return f"**{text.text}**\n" if isinstance(text, Strong) else f"{text}\n"
+    return without_html(f"**{text.text}**\n" if isinstance(text, Strong) else f"{text}\n")
+
+
+def _heading(text: str) -> str:
+    return without_html(one_line(text))
 
 
 def _markdown(block: Block) -> str:
     if isinstance(block, Shown):
         return as_markdown(block)
     if isinstance(block, Figure):
-        return f"### {block.title}\n\n![{block.title}]({block.link})\n\n{block.caption}\n"
+        title = _heading(block.title)
+        return f"### {title}\n\n![{title}]({block.link})\n\n{without_html(block.caption)}\n"
     assert isinstance(block, str | Strong)
     return _paragraph(block)

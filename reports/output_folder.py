@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from ..destination import for_results, local
 from ..errors import RequestError
 
 
@@ -23,7 +24,7 @@ def writable_folder(folder: str | os.PathLike[str]) -> Path:
     RequestError
         If it cannot be made or written to.
     """
-    place = Path(folder)
+    place = for_results(folder, "the folder")
     try:
         place.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=place):
@@ -77,9 +78,13 @@ def write_folder(folder: str | os.PathLike[str], contents: Mapping[str, str | by
     with staged(folder) as stage:
         for name, content in contents.items():
             target = stage / name
+            if not target.resolve().is_relative_to(stage.resolve()):
+                raise RequestError(
+                    f"{name!r} names a file outside of the folder of the report; rename what it is named after"
+                )
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content.encode() if isinstance(content, str) else content)
-    return tuple(Path(folder) / name for name in contents)
+    return tuple(local(folder) / name for name in contents)
 
 
 def _refuse_folders_in_the_way(stage: Path, place: Path) -> None:

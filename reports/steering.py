@@ -25,6 +25,7 @@ from .figures.style import has_matplotlib
 from .output_folder import staged, write_folder
 from .plain import records, to_json
 from .tables import MISSING, Notes, Shown, between, number
+from .tables.frames import as_csv
 
 __all__ = ["CONTROL", "METRICS", "POOLED", "SteerReport", "dose_response", "save", "slopes"]
 
@@ -105,7 +106,7 @@ def save(report: SteerReport, folder: str | os.PathLike[str]) -> Path:
         (stage / "steer.html").write_text(page.rendered(document), encoding="utf-8")
         (stage / "steer.json").write_text(report.to_json(), encoding="utf-8")
         for name, table in (("table", report.table), ("slopes", report.slopes), ("outcomes", report.outcomes)):
-            table.to_csv(stage / f"{name}.csv", index=False)
+            (stage / f"{name}.csv").write_text(as_csv(table), encoding="utf-8", newline="")
         report.vector.save(stage / "vector.safetensors")
         for figure in figures:
             for name, data in figure.contents.items():

@@ -30,6 +30,7 @@ from .output_folder import writable_folder, write_folder
 from .plain import records, to_json
 from .study_items import item_data
 from .tables import Shown, as_text
+from .tables.frames import as_csv
 from .tables.study import study_tables
 
 Progress = Callable[[float, str], None]
@@ -293,12 +294,12 @@ def _files(report: Report) -> dict[str, str | bytes]:
     contents: dict[str, str | bytes] = {
         "report.html": report.to_html(),
         "report.md": report.to_markdown(),
-        "report.csv": report.table.to_csv(index=False),
+        "report.csv": as_csv(report.table),
         "report.json": report.to_json(),
     }
     for name, frame in report.frames().items():
         if name != "table":
-            contents[f"tables/{name}.csv"] = frame.to_csv(index=False) if len(frame.columns) else ""
+            contents[f"tables/{name}.csv"] = as_csv(frame) if len(frame.columns) else ""
     for figure in report.figures:
         contents |= {f"figures/{name}": data for name, data in figure.contents.items()}
     return contents

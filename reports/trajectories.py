@@ -29,6 +29,7 @@ from .figures.style import require_matplotlib
 from .output_folder import writable_folder, write_folder
 from .plain import plain, records, to_json
 from .study import report_command
+from .tables.frames import as_csv
 from .trajectory_chains import chain_drawings
 from .trajectory_draft import Draft
 from .trajectory_parts import Registered
@@ -210,4 +211,4 @@ def _files(draft: Draft, document: Document, values: Mapping[str, Any]) -> dict[
     }
     for figure in draft.figures:
         contents |= figure.contents
-    return contents | {f"{name}.csv": table.to_csv(index=False) for name, table in draft.tables.items()}
+    return contents | {f"{name}.csv": as_csv(table) for name, table in draft.tables.items()}

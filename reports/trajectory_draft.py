@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from ..visible import file_name
 from .document import Block, Document, Section
 from .figures import Figure, Plan, draw
 from .tables import shown_values
@@ -48,7 +49,7 @@ class Draft:
 
     def named(self, name: str) -> str:
         """A name with the benchmark before it, where there are several."""
-        return f"{self.scope}_{name}" if self.scope else name
+        return f"{file_name(self.scope)}_{name}" if self.scope else name
 
     def part(self, title: str) -> None:
         """Begin a part."""

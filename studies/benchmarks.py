@@ -21,7 +21,7 @@ from typing import Any
 from .. import strict_json
 from ..errors import RequestError
 from . import builtin
-from .grading.read_number import final_number
+from .grading.reading import GOLD_LONGEST, final_number
 from .items import CHOICE, FORMATS, Item
 
 _LABELS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -167,6 +167,10 @@ def _items(rows: Iterable[_Row], parse: Callable[[Mapping[str, Any], int], Item]
             item = parse(row.values, row.number)
         except _Fault as fault:
             raise RequestError(f"{row.place}: {fault}") from None
+        if len(item.answer) > GOLD_LONGEST:
+            raise RequestError(
+                f"{row.place}: the gold answer has {len(item.answer)} characters; at most {GOLD_LONGEST} are compared"
+            )
         first = next(iter(items.values()), item)
         if first.format != item.format:
             with_or_without = ("has choices", "has none") if item.choices else ("has no choices", "has")
@@ -191,7 +195,7 @@ def _items(rows: Iterable[_Row], parse: Callable[[Mapping[str, Any], int], Item]
 def _gsm8k_row(row: Mapping[str, Any], number: int) -> Item:
     solution = _text(row, "answer")
     answer = solution.rpartition("####")[2].strip()
-    if final_number(answer) is None:
+    if len(answer) <= GOLD_LONGEST and final_number(answer) is None:
         raise _Fault(f"field 'answer' must end in #### and the number; found {_shown(solution[-80:])}")
     return Item(_id(row, "id", number), _text(row, "question"), answer)
 

@@ -16,11 +16,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from tqdm import tqdm
 
-from .. import store
+from .. import destination, store
 from ..hooks import Extractor
 from ..store.settings import check_settings, started_run
 from .models import ModelRequest, RunModel
@@ -129,7 +130,7 @@ def run(kind: Kind, *, progress: bool = True, extractor: Extractor | None = None
     StudyInterrupted
         After Ctrl-C.
     """
-    out = os.fspath(kind.out)
+    out = destination.for_a_run(kind.out, "out")
     keys = list(kind.keys())
     model = RunModel.of(kind.model, extractor)
     started = started_run(out)
@@ -139,6 +140,8 @@ def run(kind: Kind, *, progress: bool = True, extractor: Extractor | None = None
         check_settings(out, plan=plan, config=settings, config_defaults=kind.defaults())
         if started.progress.complete:
             return started
+    if not destination.is_address(out):
+        destination.writable(Path(out), "out")
     job = kind.prepare(model.load() if extractor is None else extractor, started)
     if started is None:
         plan = store.Plan.build(keys, kind.shard_size or job.shard_size)

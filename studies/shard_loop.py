@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 from .. import store
 from ..errors import PrecollapseError, StoreError
+from ..visible import one_line, visible
 
 
 class StudyInterrupted(PrecollapseError):
@@ -73,7 +74,7 @@ def complete(
         for index in writer.claimed():
             shard = writer.shard(index)
             cell = (shard.benchmark, shard.regime)
-            bar.set_description(" ".join(cell))
+            bar.set_description(one_line(" ".join(cell)))
             before, started = bar.n, time.perf_counter()
             if cell not in failed:
                 try:
@@ -86,7 +87,7 @@ def complete(
                     reason = str(error) if isinstance(error, PrecollapseError) else f"{type(error).__name__}: {error}"
                     failed.add(cell)
                     writer.fail_cell(*cell, reason)
-                    bar.write(f"{shard.benchmark} x {shard.regime} failed: {reason}", file=sys.stderr)
+                    bar.write(visible(f"{shard.benchmark} x {shard.regime} failed: {reason}"), file=sys.stderr)
                 else:
                     writer.write(index, **contents, seconds=time.perf_counter() - started)
                     if committed is not None:

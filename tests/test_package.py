@@ -19,7 +19,18 @@ MAY_IMPORT = {
     "studies": {"hooks", "analysis", "kernels", "reports", "store"},
     "cli": {"analysis", "hooks", "kernels", "reports", "store", "studies"},
 }
-LEAVES = {"atomic", "checks", "declared", "errors", "layers", "schema", "strict_json", "strict_yaml"}
+LEAVES = {
+    "atomic",
+    "checks",
+    "declared",
+    "destination",
+    "errors",
+    "layers",
+    "schema",
+    "strict_json",
+    "strict_yaml",
+    "visible",
+}
 """What every folder may use."""
 
 

@@ -666,3 +666,75 @@ def test_every_option_of_every_item_is_read_in_every_form(name: str) -> None:
 )
 def test_a_latex_fraction_after_words_is_read_whole(text, answer):
     assert grade("gsm8k", text, answer) == Grade(answer, True, True)
+
+
+# --- texts of whatever length and content -------------------------------------------------------------------------------
+
+_N = 400_000
+_LONG_TEXTS = {
+    "digits": "7" * _N,
+    "decimals": "7" * (_N // 2) + "." + "7" * (_N // 2),
+    "blanks": "1" + " " * _N + "x",
+    "cue and blanks": "answer is" + " " * _N,
+    "groups": "1" + " 000" * (_N // 4),
+    "dollars": "$" * _N + "5",
+    "letters": "A " * (_N // 2),
+    "open fraction": r"\frac{" + " " * _N + "1",
+    "open boxes": r"\boxed{" * (_N // 7),
+    "boxes in boxes": r"\boxed{" * (_N // 8) + "1" + "}" * (_N // 8),
+    "nothing": "\0" * _N,
+    "marks": "####\n" * (_N // 5),
+    "polynomial": r"\boxed{" + "+".join(f"x^{{{i}}}" for i in range(_N // 8)) + "}",
+}
+
+
+@pytest.mark.parametrize("text", _LONG_TEXTS.values(), ids=_LONG_TEXTS)
+@pytest.mark.parametrize("benchmark", ["gsm8k", "arc_challenge", "mine"])
+def test_reading_keeps_its_limit_whatever_the_text(benchmark: str, text: str) -> None:
+    began = os.times()
+    choices = {"A": "x", "B": "y"} if benchmark == "arc_challenge" else None
+    result = grade(
+        benchmark, text, {"gsm8k": "5", "arc_challenge": "A", "mine": "new york"}[benchmark], choices, seconds=1
+    )
+    ended = os.times()
+    assert isinstance(result, Grade)
+    assert ended.user - began.user < 5  # of this process; the other one has its limit
+
+
+@pytest.mark.parametrize("where", ["{}", r"\boxed{{{}}}", "#### {}", "12 and {}", "{}/3", "{} 1/2"])
+def test_a_number_of_too_many_digits_is_no_answer(where: str) -> None:
+    for digits in (10_001, 50_000, 500_000):
+        assert grade("gsm8k", where.format("9" * digits), "12") == Grade(None, False, False)
+    assert grade("gsm8k", where.replace("/3", "").replace(" 1/2", "").format("9" * 9_000), "9" * 9_000).correct
+
+
+def test_the_end_of_a_long_text_is_read_as_a_short_one() -> None:
+    filler = "So we go on, and think of it again.\n" * 5_000
+    assert grade("gsm8k", filler + "#### 18", "18") == Grade("18", True, True)
+    assert grade("gsm8k", filler + "It is -1 1/3", "-4/3").correct
+    assert grade("math500", filler + r"\boxed{x+1}", "1+x").correct
+    assert grade("mine", filler + "Answer: New York.", "new york").correct
+    assert grade("arc_challenge", filler + "Answer: B", "B", {"A": "x", "B": "y"}) == Grade("B", True, True)
+    assert grade("gsm8k", "#### 18\n" + filler, "18") == Grade(None, False, False)
+
+
+def test_a_reader_that_is_stopped_gives_no_answer_and_the_next_one_works(caplog: pytest.LogCaptureFixture) -> None:
+    from precollapse.studies.grading import reading
+
+    filler = "a b c. " * 2_000
+    assert reading.final_number(filler + "5").text == "5"
+    os.kill(reading._worker()._process.pid, signal.SIGSTOP)
+    assert reading.final_number(filler + "6", seconds=0.05) is None
+    assert "counted as no answer" in caplog.text
+    assert reading.final_number(filler + "6").text == "6"
+
+
+def test_a_gold_answer_of_a_million_digits_is_refused_at_once() -> None:
+    for benchmark in ("gsm8k", "math500", "mine"):
+        with pytest.raises(RequestError, match="has 1000000 characters; at most 10000 are compared"):
+            grade(benchmark, "1", "9" * 1_000_000)
+
+
+def test_nul_bytes_are_blanks() -> None:
+    assert grade("gsm8k", "It is 5\0", "5").correct
+    assert grade("math500", "\\boxed{x\0+1}", "1+x").correct

@@ -11,10 +11,12 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from ...visible import one_line
+from ..tables.frames import as_csv
 from . import style
 
 if TYPE_CHECKING:
@@ -82,7 +84,7 @@ def draw(plan: Plan, folder: str | os.PathLike[str], command: str, link: str = "
     place = Path(folder)
     png, svg = io.BytesIO(), io.BytesIO()
     with style.applied():
-        canvas = plan.draw(plan.data)
+        canvas = plan.draw(drawable(plan.data))
         canvas.draw_without_rendering()
         box = canvas.get_tightbbox().padded(0.08)
         canvas.set_layout_engine("none")  # laid out and measured once, not again for each file
@@ -91,7 +93,7 @@ def draw(plan: Plan, folder: str | os.PathLike[str], command: str, link: str = "
     contents = {
         f"{plan.name}.png": png.getvalue(),
         f"{plan.name}.svg": svg.getvalue(),
-        f"{plan.name}.csv": plan.data.to_csv(index=False).encode(),
+        f"{plan.name}.csv": as_csv(plan.data).encode(),
     }
     return Figure(
         plan.name,
@@ -103,6 +105,24 @@ def draw(plan: Plan, folder: str | os.PathLike[str], command: str, link: str = "
         contents,
         f"{link}{plan.name}.png",
     )
+
+
+def drawable(data: pd.DataFrame) -> pd.DataFrame:
+    """The table with texts that a figure shows as they are: no mathematics between dollar signs, no label left out of a legend
+    because it begins with a low line, and nothing that steers a terminal that shows the SVG."""
+    shown = data.copy()
+    for place, kind in enumerate(data.dtypes):
+        if not pd.api.types.is_numeric_dtype(kind):
+            shown.isetitem(place, data.iloc[:, place].map(drawable_text, na_action="ignore"))
+    return shown
+
+
+def drawable_text(text: Any) -> Any:
+    """One of these texts; what is no text stays."""
+    if not isinstance(text, str):
+        return text
+    lines = "\n".join(map(one_line, text.split("\n"))).replace("\\$", "$").replace("$", "\\$")
+    return f" {lines}" if lines.startswith("_") else lines
 
 
 def write(plan: Plan, folder: str | os.PathLike[str], command: str) -> Figure:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from ...analysis.dose_response import CONTROL, METRICS, VECTOR
 from . import style
-from .drawing import Plan
+from .drawing import Plan, drawable_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,7 +36,7 @@ def dose_response_plan(table: pd.DataFrame, title: str) -> Plan:
         for panel, metric in zip(axes.flat, metrics, strict=True):
             _panel(panel, data[data["metric"] == metric], metric)
         style.legend_below(canvas, axes.flat[0], 2)
-        canvas.suptitle(title, fontsize=9)
+        canvas.suptitle(drawable_text(title), fontsize=9)
         return canvas
 
     caption = (

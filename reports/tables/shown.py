@@ -7,12 +7,14 @@ numbered note which says why.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
 from ...analysis.statistics import Interval
+from ...visible import one_line, visible
 from . import texts
 
 
@@ -74,23 +76,34 @@ def shown_values(frame: pd.DataFrame, title: str = "", caption: str = "") -> Sho
 
 def as_markdown(table: Shown) -> str:
     """A table in GitHub's Markdown with its notes."""
-    lines = [f"### {table.title}", ""] if table.title else []
+    lines = [f"### {one_line(table.title)}", ""] if table.title else []
     if table.caption:
         lines += [table.caption, ""]
-    lines += ["| " + " | ".join(table.header) + " |", "|" + "---|" * len(table.header)]
+    lines += ["| " + " | ".join(map(_in_a_cell, table.header)) + " |", "|" + "---|" * len(table.header)]
     lines += ["| " + " | ".join(map(_in_a_cell, row)) + " |" for row in table.rows]
     if table.notes:
-        lines += ["", *(f"- {note}" for note in table.notes)]
-    return "\n".join(lines) + "\n"
+        lines += ["", *(f"- {note}" for note in map(one_line, table.notes))]
+    return without_html("\n".join(lines) + "\n")
+
+
+def without_html(text: str) -> str:
+    """Markdown of a report with what data put in made harmless: no HTML, no link or picture that would be fetched, nothing that
+    steers a terminal."""
+    return visible(_HTML.sub("&lt;", text).replace("](", "]\\("))
+
+
+_HTML = re.compile(r"<(?=[A-Za-z/!?])")
 
 
 def _in_a_cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+    bar = "&#124;" if "\\|" in text else "\\|"  # behind a backslash, an escaped bar would be a bar again
+    return one_line(text).replace("|", bar).replace("`", "\\`")
 
 
 def as_text(table: Shown) -> str:
     """A table for a terminal: columns padded to their widest text, notes below."""
-    columns = list(zip(table.header, *table.rows, strict=False))
+    header, *rows = ([one_line(text) for text in row] for row in (table.header, *table.rows))
+    columns = list(zip(header, *rows, strict=False))
     widths = [max(len(text) for text in column) for column in columns]
     left = [all(not _numeric(text) for text in column[1:]) for column in columns]
 
@@ -98,8 +111,8 @@ def as_text(table: Shown) -> str:
         padded = (t.ljust(w) if is_left else t.rjust(w) for t, w, is_left in zip(cells, widths, left, strict=True))
         return "  ".join(padded).rstrip()
 
-    out = [table.title, line(table.header), "  ".join("-" * w for w in widths)]
-    out += [line(row) for row in table.rows]
+    out = [table.title, line(header), "  ".join("-" * w for w in widths)]
+    out += [line(row) for row in rows]
     out += [f"  {note}" for note in table.notes]
     return "\n".join(out) + "\n"
 

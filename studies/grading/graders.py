@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from ...checks import shown
 from ...errors import RequestError
 from ..items import CHOICE, FORMATS
 from .math_equality import TIME_LIMIT, expressions_equal
-from .read_expression import final_expression, final_phrase, is_prose
-from .read_number import final_number, whole_number
-from .read_option import read_option
+from .read_expression import is_prose
+from .reading import GOLD_LONGEST, final_expression, final_number, final_phrase, option, whole_number
 
 _NUMBER_BENCHMARKS = ("gsm8k", "builtin")
 _LETTERS, _DIGITS = "ABCDE", "12345"
@@ -64,7 +64,8 @@ def grade(
     choices : mapping of str to str, or iterable of str, optional
         Multiple choice: label to option text, or the labels alone. Default: `A`-`E`, or `1`-`5` where gold is a digit.
     seconds : float
-        Processor time that one comparison of expressions may use; see `math_equality`.
+        Processor time that reading the answer may use, and comparing expressions again; what takes longer is no answer, or not
+        equal.
 
     Returns
     -------
@@ -73,7 +74,8 @@ def grade(
     Raises
     ------
     RequestError
-        If gold is not one of the labels, or not a number where the benchmark's answers are numbers.
+        If gold is not one of the labels, is longer than `reading.GOLD_LONGEST`, or is not a number where the benchmark's answers
+        are numbers.
 
     Examples
     --------
@@ -83,22 +85,26 @@ def grade(
     >>> grading.grade("arc_challenge", "I cannot tell.", "B", choices=("A", "B", "C", "D")).correct
     False
     """
+    if len(gold) > GOLD_LONGEST:
+        raise RequestError(
+            f"the gold answer of a {benchmark} item has {len(gold)} characters; at most {GOLD_LONGEST} are compared"
+        )
     if choices is not None or FORMATS.get(benchmark) == CHOICE:
-        return _grade_option(benchmark, text, gold.strip(), choices)
-    if benchmark in _NUMBER_BENCHMARKS or (benchmark not in FORMATS and whole_number(gold)):
-        return _grade_number(benchmark, text, gold)
+        return _grade_option(benchmark, text, gold.strip(), choices, seconds)
+    if benchmark in _NUMBER_BENCHMARKS or (benchmark not in FORMATS and whole_number(gold, seconds)):
+        return _grade_number(benchmark, text, gold, seconds)
     if benchmark not in FORMATS and is_prose(gold):
-        phrase = final_phrase(text)
+        phrase = final_phrase(text, seconds)
         return Grade(phrase, phrase is not None and _same_words(phrase, gold), phrase is not None)
-    answer = final_expression(text)
+    answer = final_expression(text, seconds)
     return Grade(answer, answer is not None and expressions_equal(gold, answer, seconds), answer is not None)
 
 
-def _grade_number(benchmark: str, text: str, gold: str) -> Grade:
-    gold_number = final_number(gold)
+def _grade_number(benchmark: str, text: str, gold: str, seconds: float) -> Grade:
+    gold_number = final_number(gold, seconds)
     if gold_number is None:
-        raise RequestError(f"the gold answer of a {benchmark} item must be a number; found {gold!r}")
-    number = final_number(text)
+        raise RequestError(f"the gold answer of a {benchmark} item must be a number; found {shown(gold)}")
+    number = final_number(text, seconds)
     if number is None:
         return Grade(None, False, False)
     return Grade(number.text, number.value == gold_number.value, True)
@@ -108,14 +114,16 @@ def _same_words(phrase: str, gold: str) -> bool:
     return " ".join(phrase.split()).casefold() == " ".join(gold.split()).casefold().rstrip(".")
 
 
-def _grade_option(benchmark: str, text: str, gold: str, choices: Mapping[str, str] | Iterable[str] | None) -> Grade:
+def _grade_option(
+    benchmark: str, text: str, gold: str, choices: Mapping[str, str] | Iterable[str] | None, seconds: float
+) -> Grade:
     if choices is None:
         choices = _DIGITS if gold.isdigit() else _LETTERS
     if not isinstance(choices, Mapping):
         choices = dict.fromkeys(choices, "")
     if gold not in choices:
         raise RequestError(
-            f"the gold answer {gold!r} of a {benchmark} item is not one of its labels {', '.join(choices)}"
+            f"the gold answer {shown(gold)} of a {benchmark} item is not one of its labels {', '.join(choices)}"
         )
-    answer = read_option(text, choices)
+    answer = option(text, choices, seconds)
     return Grade(answer, answer == gold, answer is not None)

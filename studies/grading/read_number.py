@@ -73,6 +73,8 @@ _NUMBER = re.compile(
     re.VERBOSE,
 )
 _RAISED_OR_LOWERED = re.compile(r"(?:\^|(?<=[0-9A-Za-z)}\]])_)\{?$")
+MOST_DIGITS = 10_000
+"""Most characters of a number."""
 _OVER_PART = re.compile("[0-9]+")
 _WHOLE_TEXT_WRAP = re.compile(r"^(?:\\[(\[]|\${1,2}(?=.*\$$)|\s)+|(?:\\[)\]]|(?<=.)\$|\s)+$", re.DOTALL)
 
@@ -109,15 +111,20 @@ def final_number(text: str) -> Number | None:
 def last_number(text: str) -> Number | None:
     """Return the last number in `text`, or None where there is none."""
     text = _plain(text)
-    numbers = [number for match in _NUMBER.finditer(text) if (number := _read(match, text)) is not None]
-    return numbers[-1] if numbers else None
+    last = None
+    for match in _NUMBER.finditer(text):
+        if len(match[0]) > MOST_DIGITS:  # a number all the same: what stands before it is not the answer
+            last = None
+        elif (number := _read(match, text)) is not None:
+            last = number
+    return last
 
 
 def whole_number(text: str) -> Number | None:
     """Return the number that `text` consists of (a currency sign and a full stop may stand beside it), or else None."""
     text = _plain(_WHOLE_TEXT_WRAP.sub("", text)).strip().rstrip(".")
     match = _NUMBER.fullmatch(text)
-    return _read(match, text) if match else None
+    return _read(match, text) if match and len(text) <= MOST_DIGITS else None
 
 
 def _plain(text: str) -> str:

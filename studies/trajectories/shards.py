@@ -18,7 +18,7 @@ from ...analysis.trajectories.shapes import sampled_entropies
 from ...hooks import Extractor
 from ...hooks.prompts.rendering import Rendered
 from ..grading import graders as grading
-from ..grading.read_number import whole_number
+from ..grading.reading import whole_number
 from .chains import Continuation, generate_chains, sample_continuations
 from .config import TrajectoryConfig
 from .forced import ForcedTrajectory, forced_under_anchors
