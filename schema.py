@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,31 @@ from .errors import RequestError
 ID, BENCHMARK, REGIME, ITEM_ID, SHARD = "id", "benchmark", "regime", "item_id", "shard"
 PLAN_KEYS = (ID, BENCHMARK, REGIME, ITEM_ID)
 """What the plan says of each state, in the order in which tables show it."""
+
+
+def state_id(benchmark: str, item_id: str, regime: str) -> str:
+    """Name of a state in a run: the three parts with slashes between them.
+
+    A slash within a part is written `%2F` (and `%2F` and `%25` within one `%252F` and `%2525`), so that no two states have one name.
+
+    Examples
+    --------
+    >>> state_id("gsm8k", "15", "cot"), state_id("a", "b/1", "cot"), state_id("a/b", "1", "cot")
+    ('gsm8k/15/cot', 'a/b%2F1/cot', 'a%2Fb/1/cot')
+    """
+    parts = (benchmark, item_id, regime)
+    return "/".join(re.sub("%(?=2F|25)", "%25", part).replace("/", "%2F") for part in parts)
+
+
+def item_key(state: Mapping[str, str]) -> tuple[str, str, str]:
+    """Which item under which regime a state of a plan is, whatever its run calls it."""
+    return state[BENCHMARK], state[REGIME], state[ITEM_ID]
+
+
+def joined_id(name: str) -> str:
+    """What runs of format 1 call a state that is called `name` now: its parts joined as they are, which two states may share."""
+    return re.sub("%(2F|25)", lambda found: "/" if found[1] == "2F" else "%", name)
+
 
 RESID_POST = "resid_post"
 RESID_POST_AFTER = "resid_post_after_"

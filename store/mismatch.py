@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import RequestError
+from ..schema import joined_id
 from .run_plan import RunPlan
 
 _ABSENT = object()
@@ -72,7 +73,7 @@ def _state_differences(stored: RunPlan, asked: RunPlan) -> list[Difference]:
         return [Difference("cells", *([f"{b}/{r} x {n}" for b, r, n in side] for side in cells))]
     for kind in ("ids", "item_ids"):
         for row, (a, b) in enumerate(zip(getattr(have, kind), getattr(want, kind), strict=True)):
-            if a != b:
+            if a != b and not (kind == "ids" and stored.format == 1 and a == joined_id(b)):
                 return [Difference(f"{kind}[{row}]", a, b)]
     return []
 

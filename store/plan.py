@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import RequestError
-from ..schema import BENCHMARK, ID, ITEM_ID, PLAN_KEYS, REGIME
+from ..schema import BENCHMARK, ID, ITEM_ID, PLAN_KEYS, REGIME, item_key
 from . import records
 from .dtypes import is_text
 from .layout import cell_folder
@@ -99,11 +99,12 @@ class Plan:
         Raises
         ------
         RequestError
-            A key is missing or not text, there are no states, or `shard_size` is below 1.
+            A key is missing or not text, one id is given to two items, there are no states, or `shard_size` is below 1.
         """
         if shard_size < 1:
             raise RequestError(f"shard_size is {shard_size}: a shard holds at least one state.")
-        seen: set[str] = set()
+        seen: dict[str, tuple[str, str, str]] = {}
+        counted: set[str] = set()
         duplicates: list[str] = []
         members: dict[tuple[str, str], tuple[list[str], list[str]]] = {}
         for number, state in enumerate(states):
@@ -112,10 +113,16 @@ class Plan:
                 if not isinstance(value, str) or not is_text(value):
                     raise RequestError(f"State {number} has {key}={value!r}: a string of whole characters is needed.")
             name = state[ID]
-            if name in seen:
+            item = item_key(state)
+            if seen.setdefault(name, item) != item:
+                raise RequestError(
+                    f"The id {name!r} is given to two states: item {seen[name][2]!r} of {seen[name][0]}/{seen[name][1]} and item "
+                    f"{item[2]!r} of {item[0]}/{item[1]}. Give each state an id of its own."
+                )
+            if name in counted:
                 duplicates.append(name)
                 continue
-            seen.add(name)
+            counted.add(name)
             ids, items = members.setdefault((state[BENCHMARK], state[REGIME]), ([], []))
             ids.append(name)
             items.append(state[ITEM_ID])

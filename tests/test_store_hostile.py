@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from precollapse import store
+from precollapse import schema, store
 from precollapse.errors import PrecollapseError, StoreError
 from precollapse.store.files.sealed import seal
 
@@ -302,3 +302,36 @@ def test_folds_of_the_first_format_are_read_and_gone_on_with(place, monkeypatch)
     for file in (run / "folds").iterdir():
         data = file.read_bytes()
         assert store.verify.__globals__["crc32c"](data[4:]).to_bytes(4, "little") == data[:4]
+
+
+# ------------------------------------------------------------------------------------------------------------------------ ids
+
+
+def test_two_states_never_have_one_id():
+    parts = ["a", "b", "1", "a/b", "b/1", "%", "%2F", "%25", "a%2Fb", "/", "", "%252F", "50%", "%/", "%2"]
+    keys = [(a, b, c) for a in parts for b in parts for c in parts]
+    assert len({schema.state_id(*key) for key in keys}) == len(keys)
+    assert {schema.joined_id(schema.state_id(*key)) == "/".join(key) for key in keys} == {True}
+    assert schema.state_id("gsm8k", "15 (50%)", "cot") == "gsm8k/15 (50%)/cot"  # as in every version
+
+
+def test_a_run_whose_ids_were_joined_as_they_are_is_continued(tmp_path, monkeypatch):
+    """A run of the first format calls item 1 of benchmark a/b what it calls item b/1 of benchmark a."""
+
+    def plan(name):
+        keys = [("a/b", str(i), "r") for i in range(4)]
+        return store.Plan.build([{"id": name(*k), "benchmark": k[0], "regime": k[2], "item_id": k[1]} for k in keys], 2)
+
+    settings = {"config": {}, "columns": {"text": "string"}}
+    monkeypatch.setattr("precollapse.store.run_plan.FORMAT", 1)
+    with store.open_writer(tmp_path / "old.zarr", plan=plan(lambda *k: "/".join(k)), **settings) as writer:
+        writer.write(0, table={"text": ["x", "y"]})
+    monkeypatch.undo()
+    with store.open_writer(tmp_path / "old.zarr", plan=plan(schema.state_id), **settings) as writer:
+        assert writer.pending() == [1] and writer.shard(1).states[0]["id"] == "a/b/2/r"
+        writer.write(1, table={"text": ["x", "y"]})
+    assert store.verify(tmp_path / "old.zarr") == []
+    with store.open_writer(tmp_path / "new.zarr", plan=plan(schema.state_id), **settings):
+        pass
+    with pytest.raises(store.ConfigMismatch):
+        store.open_writer(tmp_path / "new.zarr", plan=plan(lambda *k: "/".join(k)), **settings)

@@ -121,11 +121,17 @@ def test_plan_cuts_cells_into_even_shards_that_do_not_straddle():
 
 
 def test_interleaved_states_are_grouped_and_duplicates_keep_the_first():
-    mixed = [STATES[0], STATES[11], STATES[1], {**STATES[0], "item_id": "other"}, STATES[12]]
+    mixed = [STATES[0], STATES[11], STATES[1], dict(STATES[0]), STATES[12]]
     plan = store.Plan.build(mixed, 10)
     assert [(c.regime, c.states) for c in plan.cells] == [("baseline", 2), ("cot", 2)]
     assert plan.duplicates == (STATES[0]["id"],)
     assert plan.item_ids[0] == STATES[0]["item_id"]
+
+
+@pytest.mark.parametrize("other", ["item_id", "benchmark", "regime"])
+def test_one_id_of_two_items_is_refused(other):
+    with pytest.raises(RequestError, match="is given to two states: item .* and item"):
+        store.Plan.build([STATES[0], {**STATES[0], other: "other"}], 10)
 
 
 @pytest.mark.parametrize("bad", [[], [{"id": 1, "benchmark": "b", "regime": "r", "item_id": "i"}], [{"id": "x"}]])

@@ -127,10 +127,10 @@ class Study:
             else set()
         )
         arrays = {name: spec for name, spec in recipe.arrays().items() if name not in left_out}
-        by_id = {w.id: (w, r) for w, r in zip(self.work, rendered, strict=True)}
+        members = {schema.item_key(w.key()): (w, r) for w, r in zip(self.work, rendered, strict=True)}
 
         def make(shard: store.Shard, bar: Any) -> dict[str, Any]:
-            contents = make_shard(recipe, [by_id[state["id"]] for state in shard.states], bar)
+            contents = make_shard(recipe, [members[schema.item_key(state)] for state in shard.states], bar)
             contents["arrays"] = {name: rows for name, rows in contents["arrays"].items() if name not in left_out}
             return contents
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ... import schema
 from ...errors import RequestError
 from ...hooks import Extractor
 from ...hooks.prompts.rendering import Rendered
@@ -49,7 +50,9 @@ def load_work(study: ResolvedStudy) -> tuple[Work, ...]:
         items = benchmarks.load(benchmark, config.n, config.seed, config.items.get(benchmark))
         for name, regime in study.regimes.items():
             for item in items:
-                work.append(Work(f"{benchmark}/{item.id}/{name}", benchmark, name, item, prompts.render(regime, item)))
+                work.append(
+                    Work(schema.state_id(benchmark, item.id, name), benchmark, name, item, prompts.render(regime, item))
+                )
     return tuple(work)
 
 

@@ -111,7 +111,7 @@ class Trajectories:
         members = render_work(self.config, self.work, extractor)
 
         def make(shard: store.Shard, bar: Any) -> dict[str, Any]:
-            return make_shard(self.config, extractor, [members[state["id"]] for state in shard.states], bar)
+            return make_shard(self.config, extractor, [members[schema.item_key(state)] for state in shard.states], bar)
 
         return runner.Job(
             make,

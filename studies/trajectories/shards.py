@@ -108,7 +108,7 @@ def _chains(
     written: dict[str, Continuation] = {}
     if to_write:
         continuations = generate_chains(
-            extractor, [r.token_ids for _, r in to_write], [w.id for w, _ in to_write], config.chain_temperature,
+            extractor, [r.token_ids for _, r in to_write], [w.seed_name for w, _ in to_write], config.chain_temperature,
             config.chain_tokens, config.seed,
         )  # fmt: skip
         written = {w.id: c for (w, _), c in zip(to_write, continuations, strict=True)}
@@ -209,7 +209,7 @@ def _sampled(
     """Continuations of every prefix, the entropy of their answers, and whether each different answer is right."""
     start = len(rendered.token_ids)
     continuations = sample_continuations(
-        extractor, [rendered.token_ids + chain.ids], [[start + t for t in at.tokens]], [work.id], config.m,
+        extractor, [rendered.token_ids + chain.ids], [[start + t for t in at.tokens]], [work.seed_name], config.m,
         config.temperature, config.continuation_tokens, config.seed,
     )[0]  # fmt: skip
     kept, answers = [], []

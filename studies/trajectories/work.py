@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ... import strict_json
+from ... import schema, strict_json
 from ...analysis.trajectories.public import load_texts
 from ...checks import shown
 from ...errors import RequestError
@@ -39,7 +39,12 @@ class Work:
 
     @property
     def id(self) -> str:
-        return f"{self.benchmark}/{self.item.id}/{REGIME}"
+        return schema.state_id(self.benchmark, self.item.id, REGIME)
+
+    @property
+    def seed_name(self) -> str:
+        """What its random numbers are drawn by: the same for an item in every version, whatever its id."""
+        return schema.joined_id(self.id)
 
     @property
     def graded(self) -> bool:
@@ -90,7 +95,9 @@ def load_work(config: TrajectoryConfig) -> tuple[tuple[Work, ...], dict[str, str
 
 def identity(work: Sequence[Work]) -> dict[str, Any]:
     """What a run's settings keep of its items: count and digest."""
-    content = json.dumps([[w.id, w.item.question, w.item.answer, w.item.choices] for w in work], ensure_ascii=False)
+    content = json.dumps(
+        [[w.seed_name, w.item.question, w.item.answer, w.item.choices] for w in work], ensure_ascii=False
+    )
     return {"count": len(work), "sha256": hashlib.sha256(content.encode()).hexdigest()[:16]}
 
 
@@ -142,8 +149,8 @@ def _chain_rows(content: bytes, path: str | Path) -> dict[str, str]:
 
 def render_work(
     config: TrajectoryConfig, work: Sequence[Work], extractor: Extractor
-) -> Mapping[str, tuple[Work, Rendered]]:
-    """Every item with its prompt's token ids, by id; lengths and options are checked here.
+) -> Mapping[tuple[str, str, str], tuple[Work, Rendered]]:
+    """Every item with its prompt's token ids, by `schema.item_key`; lengths and options are checked here.
 
     Raises
     ------
@@ -170,7 +177,7 @@ def render_work(
             options = config.options or w.item.choices
             if options is not None:
                 answer_forms(extractor.tokenizer, tuple(options), f"options of {w.id}")
-        members[w.id] = (w, rendered)
+        members[schema.item_key(w.key())] = (w, rendered)
     return members
 
 
