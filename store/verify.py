@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ..errors import StoreError
+from . import records
 from .files.errors import Irregular, readable, unreadable
 from .files.place import open_files
 from .files.protocol import Files
 from .files.sealed import crc32c
+from .formats import contents_check, tensors
 from .geometry import Geometry
 from .layout import (
     BLOBS,
@@ -24,7 +27,9 @@ from .layout import (
     blob_name,
     commit_name,
     fold_name,
+    ragged_name,
     shard_of,
+    table_name,
 )
 from .log.commits import Commit, names_states, read_commits
 from .log.failures import read_failures
@@ -161,7 +166,38 @@ def _file_faults(
         return list(_chunk_faults(files, run, place, name, commit, geometry))
     if f"{_checksum(files, place, size):08x}" != record.crc32c:
         return [Fault(name, "its bytes do not match the checksum in its commit.", commit.shard)]
+    if name in (table_name(commit.shard), ragged_name(commit.shard)):
+        try:
+            _check_contents(files, run, commit.shard, name, place, size)
+        except StoreError as error:
+            return [Fault(name, str(error), commit.shard)]
     return []
+
+
+def _check_contents(files: Files, run: RunPlan, shard: int, name: str, place: str, size: int) -> None:
+    """Refuse a table or ragged file that holds something else than the plan says, though its bytes are those of its commit."""
+    states, what = len(run.plan.shard_rows(shard)), f"{files.path}/{name}"
+    prefix = bytearray(min(size, 8))
+    files.read_into(place, 0, [prefix])
+    try:
+        text = bytearray(min(tensors.header_bytes(bytes(prefix)), size))
+    except ValueError as error:
+        raise StoreError(f"{what} is no sound safetensors file ({error}).") from None
+    files.read_into(place, 0, [text])
+    head, start = tensors.parse_header(bytes(text), size, what)
+
+    def tensor(name: str) -> np.ndarray:
+        values = np.empty(head[name]["shape"], tensors.kind_of(head[name]))
+        files.read_into(place, start + head[name]["data_offsets"][0], [values])
+        return values
+
+    def check(head: dict[str, Any], _: str) -> None:
+        if name == ragged_name(shard):
+            contents_check.check_ragged(head, run.ragged, states)
+        else:
+            contents_check.check_table(head, tensor, run.arrays, states)
+
+    records.sound(check, head, what)
 
 
 def _checksum(files: Files, name: str, size: int) -> int:

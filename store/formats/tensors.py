@@ -29,6 +29,11 @@ _CODES = {
 _KINDS = {code: np.dtype("<u2" if name == "bfloat16" else name).newbyteorder("<") for name, code in _CODES.items()}
 
 
+_MOST_AXES = 32
+_MOST_HEADER = 100_000_000
+"""The most bytes of a header, which is that of the safetensors package."""
+
+
 class UnknownType(StoreError):
     """A tensor of a type that a run cannot hold: another tool's file, or a damaged one."""
 
@@ -91,11 +96,18 @@ def parse_header(text: bytes, size: int, what: str) -> tuple[dict[str, Any], int
                 if entry["dtype"] not in _KINDS:
                     raise UnknownType(f"{what}: tensor {name!r} is {entry['dtype']}, which a run cannot hold.")
                 first, last = entry["data_offsets"]
-                needed = math.prod(entry["shape"]) * _KINDS[entry["dtype"]].itemsize
+                shape = entry["shape"]
+                if (
+                    not isinstance(shape, list)
+                    or len(shape) > _MOST_AXES
+                    or not all(map(_is_size, (*shape, first, last)))
+                ):
+                    raise ValueError(f"tensor {name} has no shape that an array can have")
+                needed = math.prod(shape) * _KINDS[entry["dtype"]].itemsize
                 if not 0 <= first <= last <= size - start or last - first != needed:
                     raise ValueError(f"tensor {name} lies outside the file")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StoreError(f"{what} is damaged: it is no sound safetensors file ({error}).") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise StoreError(f"{what} is damaged: it is no sound safetensors file ({str(error)[:200]}).") from None
     return head, start
 
 
@@ -103,7 +115,14 @@ def header_bytes(text: bytes) -> int:
     """Number of bytes before the first data byte."""
     if len(text) < 8:
         raise ValueError(f"only {len(text)} bytes")
-    return 8 + int.from_bytes(text[:8], "little")
+    length = int.from_bytes(text[:8], "little")
+    if length > _MOST_HEADER:
+        raise ValueError(f"a header of {length} bytes, where none has more than {_MOST_HEADER}")
+    return 8 + length
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53
 
 
 def view(data: Any, entry: Mapping[str, Any], start: int) -> np.ndarray:

@@ -24,7 +24,7 @@ def ragged_row(selection: Selection, name: str, i: int) -> np.ndarray:
     checksum = int(snapshot.part(shard, file, f"{key}.crc32c", local, local + 1, "uint32")[0])
     kind = snapshot.run.ragged[name]
     total = snapshot.entry(shard, file, key, 1)[0]["shape"][0]
-    if not 0 <= first <= last <= total or math.prod(shape) != last - first:
+    if not 0 <= first <= last <= total or min(shape, default=0) < 0 or math.prod(shape) != last - first:
         raise snapshot.damaged(file)
     bits = snapshot.part(shard, file, key, first, last, kind)
     return tables.ragged_row(bits, shape, checksum, kind, f"{snapshot.files.path}/{file}, state {local},")

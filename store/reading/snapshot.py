@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from ...errors import StoreError
+from .. import records
 from ..files.errors import readable, unreadable
 from ..files.protocol import Files
 from ..files.sealed import crc32c
-from ..formats import tensors
+from ..formats import contents_check, tensors
 from ..layout import table_name
 from ..log.commits import Commit
 from ..run_plan import RunPlan
@@ -79,11 +80,19 @@ class Snapshot:
             for shard, data in zip(some, contents, strict=True):
                 name = table_name(shard)
                 data = self.whole(shard, name) if data is None else self.checked(shard, name, data)
-                head, start = tensors.parse_header(data[: tensors.header_bytes(data)], len(data), name)
-                listed = head.get("__metadata__", {}).get("columns", "")
-                kinds = dict(part.split(":") for part in listed.split(",") if part)
-                values = {key: tensors.view(data, entry, start) for key, entry in head.items() if key != "__metadata__"}
-                yield values, kinds
+                yield self._table(shard, f"{self.files.path}/{name}", data)
+
+    def _table(self, shard: int, what: str, data: bytes) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+        """Tensors of a table file and the types of its columns, if they are those of the plan."""
+        head, start = tensors.parse_header(data, len(data), what)
+        values = {key: tensors.view(data, entry, start) for key, entry in head.items() if key != "__metadata__"}
+        states = len(self.run.plan.shard_rows(shard))
+
+        def kinds(head: dict[str, Any], _: str) -> dict[str, str]:
+            contents_check.check_table(head, values.__getitem__, self.run.arrays, states)
+            return contents_check.column_kinds(head)
+
+        return values, records.sound(kinds, head, what)
 
     def part(self, shard: int, name: str, tensor: str, first: int, last: int, dtype: str = "int64") -> np.ndarray:
         """Elements `first` to `last` of a flattened tensor in a safetensors file of a shard; reads nothing else."""
@@ -111,12 +120,18 @@ class Snapshot:
             size = self.commits[shard].files[name].size if name in self.commits[shard].files else 0
             prefix = bytearray(8)
             self.fill(shard, name, 0, [prefix])
-            length = tensors.header_bytes(bytes(prefix))
+            try:
+                length = tensors.header_bytes(bytes(prefix))
+            except ValueError:
+                raise self.damaged(name) from None
             if not 8 <= length <= size:
                 raise self.damaged(name)
             text = bytearray(length)
             self.fill(shard, name, 0, [text])
             if len(self._heads) >= 256:
                 self._heads.clear()
-            self._heads[name] = tensors.parse_header(bytes(text), size, f"{self.files.path}/{name}")
+            what, states = f"{self.files.path}/{name}", len(self.run.plan.shard_rows(shard))
+            head, start = tensors.parse_header(bytes(text), size, what)
+            records.sound(lambda head, _: contents_check.check_ragged(head, self.run.ragged, states), head, what)
+            self._heads[name] = head, start
         return self._heads[name]
