@@ -62,7 +62,7 @@ def hub_weight_files(location: str, revision: str, config: dict[str, Any]) -> li
     RequestError
         An index is no index or leads out of the repository.
     """
-    from transformers.utils import cached_file, cached_files
+    from transformers.utils.hub import cached_file, cached_files
 
     chosen = chosen_name(config, location)
     quietly = {
