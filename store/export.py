@@ -1,7 +1,7 @@
 """Copies of a run in formats that other tools read, shard by shard, so that a run larger than memory can be copied.
 
-Every format gets the per-state table beside the arrays, in the same order. Files appear under their names only when
-they are whole.
+Every format gets the per-state table beside the arrays, in the same order. Files appear in the folder only when all of them are whole,
+the table of the states last; what a killed export leaves is removed by the next one.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import contextlib
 import io
 import json
 import os
+import re
+import shutil
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -42,7 +44,7 @@ def export(path: str | os.PathLike[str], fmt: str, out: str | os.PathLike[str]) 
         and shapes, and `states.jsonl`. parquet: `states.parquet`, and one file per array with the id and one list
         column per layer. bfloat16 stays as it is in safetensors and becomes float32 elsewhere.
     out : path
-        A folder that is new or empty.
+        A folder that is new or empty, or holds what a killed export left.
 
     Returns
     -------
@@ -61,23 +63,68 @@ def export(path: str | os.PathLike[str], fmt: str, out: str | os.PathLike[str]) 
     run = open_run(path)
     if not len(run):
         raise RequestError(f"{run.path} has no committed states: there is nothing to export.")
-    folder = Path(local_path(os.fspath(out)))
+    folder = _folder(out)
     with refused(str(folder)):
         folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise RequestError(f"{folder} is not empty: give a new folder for the export.")
+        stage = _begin(folder)
     written: list[Path] = []
     try:
         with explained(str(folder), "write"):
             if fmt == "parquet":
-                _parquet(run, folder, written)
+                _parquet(run, stage, written)
             else:
-                _by_cell(run, folder, fmt, written)
+                _by_cell(run, stage, fmt, written)
+            return _finish(folder, stage, written)
     except BaseException:  # half an export would be taken for a whole one, and stand in the way of the next
-        for file in written:
-            file.unlink(missing_ok=True)
+        _remove_unfinished(folder)
         raise
-    return written
+
+
+def _folder(out: str | os.PathLike[str]) -> Path:
+    text = os.fspath(out)
+    if "://" not in text and re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text) and not text.startswith("file:"):
+        text = text.replace(":/", "://", 1)  # pathlib folds slashes
+    if "://" in text and not text.startswith("file://"):
+        raise RequestError(f"An export is made in a local folder, and {text} is none: export to a folder and copy it.")
+    return Path(local_path(text))
+
+
+_STAGE = ".export.part"
+"""Folder within that of an export, in which its files lie until all are whole; while it holds any, the export is not."""
+_MOVED = "moved"
+"""File in it that names those of the export, one a line, from the moment when the first gets its place."""
+
+
+def _begin(folder: Path) -> Path:
+    """A new folder for the files of an export, after what a killed one has left was removed."""
+    stage = folder / _STAGE
+    _remove_unfinished(folder)
+    if any(folder.iterdir()):
+        raise RequestError(f"{folder} is not empty: give a new folder for the export.")
+    stage.mkdir()
+    return stage
+
+
+def _finish(folder: Path, stage: Path, written: list[Path]) -> list[Path]:
+    """Give all files their places, the table of the states last, without which the others are no export."""
+    atomic.write(stage / _MOVED, "\n".join(file.name for file in written), durable=True)
+    for file in sorted(written, key=lambda file: file.stem == "states"):
+        os.replace(file, folder / file.name)
+    atomic.sync_folder(folder)
+    shutil.rmtree(stage)
+    return [folder / file.name for file in written]
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Remove an export that did not come to its end."""
+    stage = folder / _STAGE
+    if stage.is_symlink() or not stage.is_dir():
+        return
+    with contextlib.suppress(FileNotFoundError):
+        for name in (stage / _MOVED).read_text("utf-8").split("\n"):
+            if name == os.path.basename(name) and name not in ("", ".", ".."):
+                (folder / name).unlink(missing_ok=True)
+    shutil.rmtree(stage)
 
 
 def _by_cell(run: Run, folder: Path, fmt: str, written: list[Path]) -> None:
