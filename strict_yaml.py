@@ -37,7 +37,7 @@ class _Bounded(yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         """A node with what is below it, counted on the way."""
-        event = self.peek_event()
+        event = self.peek_event()  # type: ignore[no-untyped-call]
         self._depth, self._count = self._depth + 1, self._count + 1
         if self._depth > DEPTH:
             raise _too_much(f"more than {DEPTH} lists and mappings within one another", event)

@@ -54,7 +54,8 @@ def shown(value: Any) -> str:
         return f"a number of {value.bit_length()} bits"
     if isinstance(value, int | float):
         return repr(value)
-    return {list: "a list", dict: "an object"}.get(type(value), type(value).__name__)
+    names: dict[type, str] = {list: "a list", dict: "an object"}
+    return names.get(type(value), type(value).__name__)
 
 
 def refuse(value: Any, where: str, wanted: str) -> Malformed:
@@ -133,7 +134,8 @@ def texts(value: Any, where: str) -> list[str]:
     try:
         "".join(value).encode()
     except (TypeError, UnicodeEncodeError):
-        return listing(text())(value, where)  # finds the one that is none
+        listed: list[str] = listing(text())(value, where)  # finds the one that is none
+        return listed
     return value
 
 

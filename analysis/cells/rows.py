@@ -55,7 +55,8 @@ class Rows:
 
     def under(self, regime: str) -> pd.DataFrame:
         """The states under a regime."""
-        return self.states[self.regime == regime].reset_index(drop=True)
+        rows: pd.DataFrame = self.states[self.regime == regime].reset_index(drop=True)
+        return rows
 
     def finite_under(self, regime: str) -> np.ndarray:
         """Numbers of the finite rows under a regime."""

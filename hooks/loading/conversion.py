@@ -13,6 +13,7 @@ import shutil
 import tempfile
 import warnings
 from pathlib import Path
+from typing import Any
 
 from ... import atomic
 from ...errors import RequestError
@@ -79,7 +80,7 @@ def _convert(gguf: Path, folder: Path, digest: str) -> None:
     ):
         warnings.simplefilter("ignore")
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name, trust_remote_code=False)
-        model, info = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             gguf.parent,
             gguf_file=gguf.name,
             dtype=torch.float32,
@@ -87,9 +88,10 @@ def _convert(gguf: Path, folder: Path, digest: str) -> None:
             output_loading_info=True,
             ignore_mismatched_sizes=True,
         )
+        model, info = loaded
         refuse_misfit(Checkpoint(gguf.name, {}, (gguf,), {}), model.config, info, "")
     # A model read from GGUF calls itself quantised and refuses to be saved, although its weights are plain by now.
-    model.hf_quantizer = None  # type: ignore[assignment]
+    model.hf_quantizer = None
     model.config.__dict__.pop("quantization_config", None)
     for attribute in ("is_quantized", "_is_quantized"):
         if getattr(model, attribute, False):

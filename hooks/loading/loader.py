@@ -80,7 +80,7 @@ def load(source: ModelSource, dtype: str = "auto", device: str | None = None) ->
         tokenizer = load_tokenizer(source.name, location, options)
         renamed = {"key_mapping": {f"^{re.escape(prefix)}": ""}} if prefix else {}
         with bounded(checkpoint):
-            model, info = AutoModelForCausalLM.from_pretrained(
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
                 location,
                 dtype=wanted,
                 output_loading_info=True,
@@ -88,6 +88,7 @@ def load(source: ModelSource, dtype: str = "auto", device: str | None = None) ->
                 **renamed,
                 **options,
             )
+        model, info = loaded
         refuse_misfit(checkpoint, config, info, prefix)
         model = model.to(where).eval().requires_grad_(False)
     return LoadedModel(model, tokenizer, prefix)
@@ -113,7 +114,7 @@ def _settings(source: ModelSource, location: str) -> dict[str, Any]:
                 f"model {source.name!r} holds an adapter (adapter_config.json), which is loaded or left out depending on what is installed; "
                 "merge it into its model (merge_and_unload), save_pretrained and give that folder"
             )
-    return read_config(Path(path), source.name)
+    return read_config(Path(str(path)), source.name)
 
 
 def _weight_files(source: ModelSource, location: str, settings: dict[str, Any]) -> list[Path]:

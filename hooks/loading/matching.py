@@ -175,7 +175,7 @@ def _trial(checkpoint: Checkpoint, config: Any, tensors: Mapping[str, Any]) -> M
 def _model_class(config: Any) -> Any:
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
-    classes = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    classes: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     if isinstance(classes, tuple):
         chosen = {c.__name__: c for c in classes}
         return next((chosen[n] for n in getattr(config, "architectures", None) or () if n in chosen), classes[0])

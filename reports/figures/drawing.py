@@ -113,7 +113,8 @@ def drawable(data: pd.DataFrame) -> pd.DataFrame:
     shown = data.copy()
     for place, kind in enumerate(data.dtypes):
         if not pd.api.types.is_numeric_dtype(kind):
-            shown.isetitem(place, data.iloc[:, place].map(drawable_text, na_action="ignore"))
+            texts: Any = data.iloc[:, place].map(drawable_text, na_action="ignore")
+            shown.isetitem(place, texts)
     return shown
 
 

@@ -48,7 +48,8 @@ def as_csv(frame: pd.DataFrame) -> str:
     shown.columns = [_inert(name) for name in frame.columns]
     for place, kind in enumerate(frame.dtypes):
         if not pd.api.types.is_numeric_dtype(kind):
-            shown.isetitem(place, frame.iloc[:, place].map(_inert, na_action="ignore"))
+            inert: Any = frame.iloc[:, place].map(_inert, na_action="ignore")
+            shown.isetitem(place, inert)
     return str(shown.to_csv(index=False))
 
 

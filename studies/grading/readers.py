@@ -27,7 +27,9 @@ def read(reader: str, text: str, choices: Mapping[str, str] | None) -> Answer:
         return read_option(text, choices or {})
     if reader in ("final_number", "whole_number"):
         number = final_number(text) if reader == "final_number" else whole_number(text)
-        return number and (number.text, hex(number.value.numerator), hex(number.value.denominator))
+        if number is None:
+            return None
+        return number.text, hex(number.value.numerator), hex(number.value.denominator)
     return final_expression(text) if reader == "final_expression" else final_phrase(text)
 
 
@@ -35,5 +37,6 @@ def as_number(answer: Answer) -> Number | None:
     """The number that an answer of a reader of numbers stands for."""
     if answer is None:
         return None
+    assert not isinstance(answer, str)
     text, numerator, denominator = answer
     return Number(text, Fraction(int(numerator, 16), int(denominator, 16)))
