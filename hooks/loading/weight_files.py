@@ -65,7 +65,7 @@ def hub_weight_files(location: str, revision: str, config: dict[str, Any]) -> li
     from transformers.utils.hub import cached_file, cached_files
 
     chosen = chosen_name(config, location)
-    quietly = {
+    quietly: dict[str, Any] = {
         "revision": revision,
         "_raise_exceptions_for_missing_entries": False,
         "_raise_exceptions_for_connection_errors": False,
