@@ -79,7 +79,8 @@ def _with_layers(settings: dict[str, Any], change: int) -> dict[str, Any]:
     before = next(settings[key] for key in _LAYERS if key in settings)
     changed: dict[str, Any] = {key: settings[key] + change for key in _LAYERS if key in settings}
     for key, value in settings.items():
-        if isinstance(value, list) and len(value) == before and "layer" in key and isinstance(value[0], str):
+        by_layer = isinstance(value, list) and len(value) == before and "layer" in key
+        if by_layer and (isinstance(value[0], str) or key == "no_rope_layers"):
             changed[key] = value[:change] if change < 0 else [*value, *value[-change:]]
     if "attention_types" in settings:  # GPT-Neo
         changed["attention_types"] = [[["global", "local", "global"][: before + change], 1]]
