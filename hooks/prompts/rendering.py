@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import RequestError
+from . import template
 
 
 @dataclass(frozen=True)
@@ -202,7 +203,9 @@ class Renderer:
                     f"{where} has a chat message with keys {sorted(message)}; each needs 'role' and 'content'"
                 )
         try:
-            text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            text = template.rendered(self.tokenizer, messages)
+        except RequestError:
+            raise
         except Exception as error:  # a template is a program of its own and may raise anything (jinja2 included)
             raise RequestError(
                 f"{where} was refused by the model's chat template ({error}); change its roles or messages"
@@ -223,9 +226,7 @@ class Renderer:
         if not isinstance(content, str) or not content.strip():
             return -1, None
         try:
-            marked = self.tokenizer.apply_chat_template(
-                [*messages[:-1], {**messages[-1], "content": _MARK}], tokenize=False, add_generation_prompt=True
-            )
+            marked = template.rendered(self.tokenizer, [*messages[:-1], {**messages[-1], "content": _MARK}])
         except Exception:  # a template may refuse any content; then the spans of this prompt are unknown
             return -1, None
         place = marked.find(_MARK)
