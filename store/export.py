@@ -25,6 +25,7 @@ from ..schema import ID, PLAN_KEYS, SHARD
 from .dtypes import float32_to_bfloat16, returned_type, stored_type
 from .files.errors import explained, refused
 from .files.place import local_path
+from .files.protocol import is_litter
 from .formats.tensors import code_of, header
 from .geometry import ArraySpec
 from .reading.run import Run, open_run
@@ -99,7 +100,7 @@ def _begin(folder: Path) -> Path:
     """A new folder for the files of an export, after what a killed one has left was removed."""
     stage = folder / _STAGE
     _remove_unfinished(folder)
-    if any(folder.iterdir()):
+    if not all(is_litter(entry.name) for entry in folder.iterdir()):
         raise RequestError(f"{folder} is not empty: give a new folder for the export.")
     stage.mkdir()
     return stage

@@ -398,3 +398,23 @@ def test_reports_hold_nothing_that_acts(tmp_path):
             for column in table.select_dtypes(exclude="number").columns:
                 assert not table[column].dropna().astype(str).str.match(r"[=@]").any(), (path, column)
     assert not any(c in visible.visible(report.to_text()) for c in STEERING)
+
+
+# --- what file managers leave behind ------------------------------------------------------------------------------------
+
+
+def test_what_a_file_manager_leaves_in_a_run_is_no_fault(tmp_path):
+    run = small_run(tmp_path / "run.zarr")
+    for folder in [run, *(path for path in run.rglob("*") if path.is_dir())]:
+        for name in (".DS_Store", "Thumbs.db", "._0", "desktop.ini"):
+            (folder / name).write_bytes(b"litter")
+    assert store.verify(run) == [] and len(store.open_run(run)) == 2
+    done = store.repair(run)
+    assert not done.withdrawn and not done.aside and (run / ".DS_Store").exists()
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / ".DS_Store").write_bytes(b"")
+    store.export(run, "safetensors", out)
+    for name in (".DS_Store", "Thumbs.db", "._b_r.safetensors"):
+        (out / name).write_bytes(b"litter")
+    assert len(store.import_activations(out, tmp_path / "again.zarr").states) == 2

@@ -19,7 +19,7 @@ from ...atomic import sync_folder
 from ...errors import StoreError
 from ..layout import STAGING
 from .errors import Irregular, too_large
-from .protocol import Handle, attempt, between
+from .protocol import Handle, attempt, between, is_litter
 
 _AT_ONCE = 64
 """Files that are open at once. A process may have 256 on some systems, models and other readers included."""
@@ -158,7 +158,7 @@ class LocalFiles:
     def list(self, folder: str, after: str = "", before: str = "") -> set[str]:
         try:
             with os.scandir(self._enter(folder)) as entries:
-                return {entry.name for entry in entries if between(entry.name, after, before)}
+                return {e.name for e in entries if between(e.name, after, before) and not is_litter(e.name)}
         except (FileNotFoundError, NotADirectoryError):
             return set()
 

@@ -20,7 +20,7 @@ from typing import Any
 from ...errors import RequestError, StoreError
 from . import service
 from .errors import too_large
-from .protocol import Handle, attempt, between
+from .protocol import Handle, attempt, between, is_litter
 
 _THREADS = 32
 _ONE_PUT = 4 << 20
@@ -183,7 +183,9 @@ class ObjectFiles:
             offset = f"{folder}/{after}" if after else None
             for batch in self._api.list(self._store, f"{folder}/", offset=offset, chunk_size=_PAGE):
                 page = [entry["path"][len(folder) + 1 :] for entry in batch]
-                names |= {name for name in page if "/" not in name and between(name, after, before)}
+                names |= {
+                    name for name in page if "/" not in name and between(name, after, before) and not is_litter(name)
+                }
                 if before and page and page[-1] >= before:  # a service lists in the order of the names
                     break
         return names

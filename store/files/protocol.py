@@ -116,3 +116,17 @@ def attempt() -> str:
 def between(name: str, after: str, before: str) -> bool:
     """Whether a name sorts between two others; an empty one is no bound."""
     return name > after and not (before and name >= before)
+
+
+_LITTER = frozenset((".ds_store", "thumbs.db", "desktop.ini", ".localized"))
+
+
+def is_litter(name: str) -> bool:
+    """Whether a file is one that a system's file manager leaves in any folder it shows: no file of ours, and no fault.
+
+    Examples
+    --------
+    >>> [name for name in (".DS_Store", "._c0", "Thumbs.db", "c0") if not is_litter(name)]
+    ['c0']
+    """
+    return name.lower() in _LITTER or name.startswith("._")

@@ -18,6 +18,7 @@ from ...errors import RequestError
 from ...schema import ID, PLAN_KEYS
 from ..files.errors import refused_reading
 from ..files.local import LocalFiles
+from ..files.protocol import is_litter
 from ..geometry import shard_size_for
 from ..plan import Plan
 from ..reading.run import Run, open_run
@@ -62,7 +63,11 @@ def import_activations(
         No files, no ids, a torn line (named), or files that disagree with each other or with the ids.
     """
     root = Path(folder)
-    names = sorted(file.name for file in root.glob("*.safetensors") if file.is_file()) if root.is_dir() else []
+    names = (
+        sorted(file.name for file in root.glob("*.safetensors") if file.is_file() and not is_litter(file.name))
+        if root.is_dir()
+        else []
+    )
     if not names:
         raise RequestError(f"{root} has no *.safetensors files: give the folder that holds them.")
     files = LocalFiles(str(root), follow=True)
