@@ -66,16 +66,16 @@ class ArraySpec:
         stored_type(self.dtype)
         if any(n < 1 for n in self.shape):
             raise RequestError(f"An array of shape {self.shape} per state has no elements: give positive sizes.")
-        if len(self.shape) > MOST_AXES or self.row_bytes > MOST_ROW_BYTES:
-            raise RequestError(
-                f"An array with {len(self.shape)} axes and {self.row_bytes} bytes per state is more than a run takes "
-                f"({MOST_AXES} axes, {MOST_ROW_BYTES} bytes): capture fewer sites or layers."
-            )
         if self.layers is not None:
             layers = tuple(int(n) for n in self.layers)
             object.__setattr__(self, "layers", layers)
             if not self.shape or len(layers) != self.shape[0] or len(set(layers)) != len(layers):
                 raise RequestError(f"layers {layers} must name each entry of the first axis of {self.shape} once.")
+        if len(self.shape) > MOST_AXES or self.row_bytes > MOST_ROW_BYTES:
+            raise RequestError(
+                f"An array with {len(self.shape)} axes and {self.row_bytes} bytes per state is more than a run takes "
+                f"({MOST_AXES} axes, {MOST_ROW_BYTES} bytes): capture fewer sites or layers."
+            )
 
     @property
     def n_layers(self) -> int:

@@ -5,10 +5,14 @@ A checksum is no signature, so every record here is sealed anew after it was cha
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import io
 import json
 import os
 import shutil
 import socket
+import sys
 import tempfile
 import warnings
 from pathlib import Path
@@ -17,8 +21,11 @@ import numpy as np
 import pytest
 
 from precollapse import schema, store
+from precollapse.cli.main import main
 from precollapse.errors import PrecollapseError, StoreError
 from precollapse.store.files.sealed import seal
+from precollapse.store.formats import tensors
+from precollapse.store.log.leases import identity
 
 STATES = [
     {"id": f"b/{i}/{regime}", "benchmark": "b", "regime": regime, "item_id": f"item {i}"}
@@ -335,3 +342,242 @@ def test_a_run_whose_ids_were_joined_as_they_are_is_continued(tmp_path, monkeypa
         pass
     with pytest.raises(store.ConfigMismatch):
         store.open_writer(tmp_path / "new.zarr", plan=plan(lambda *k: "/".join(k)), **settings)
+
+
+# ------------------------------------------------------------------------------------------------- every field of every record
+
+GONE = object()
+
+
+def deep(levels):
+    value = "x"
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+VALUES = {
+    "missing": GONE,
+    "null": None,
+    "true": True,
+    "a list": [],
+    "an object": {},
+    "a text": "absurd",
+    "a negative number": -1,
+    "a huge number": 10**13,
+    "a number of 80 bits": 1 << 80,
+    "a decimal": 0.5,
+    "a name above": "../outside/sentinel",
+    "an absolute name": "/etc/passwd",
+    "deep lists": deep(200),
+}
+VALUES["half a character"] = "\ud800"
+LEASE = "_leases/00000003.000001.json"
+RECORDS = {
+    "plan": "plan.json",
+    "commit": f"_commits/{BAD:08d}.json",
+    "lease": LEASE,
+    "note": "_manifest/*.json",
+    "failed": "_failed/0001.json",
+}
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """A run with a record of every kind: shard 3 is not done, its cell has failed, and a writer elsewhere holds it."""
+    memory = Path("/dev/shm")
+    folder = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None))
+    run = fill(folder / "run.zarr", range(N - 1))
+    with store.open_writer(run, **SETTINGS) as writer:
+        writer.fail_cell("b", "cot", "no memory")
+    who = {**identity(), "host": "elsewhere", "boot": None}
+    (run / LEASE).write_bytes(seal({"writer": "abc", "who": who, "beat": 3}))
+    (folder / "outside").mkdir()
+    (folder / "outside" / "sentinel").write_text("not yours\n")
+    yield folder
+    shutil.rmtree(folder)
+
+
+OPENED: list[str] = []
+WATCHED: list[str] = []
+
+
+def _watch(event, arguments):
+    if WATCHED and event == "open" and isinstance(arguments[0], str) and arguments[0].startswith(tuple(WATCHED)):
+        OPENED.append(arguments[0])
+
+
+sys.addaudithook(_watch)
+
+
+def places(value, path=()):
+    """Paths to every field of a record: of lists, and of objects with many alike, the first entry."""
+    if path:
+        yield path
+    if isinstance(value, dict):
+        for key in list(value)[: 4 if path and path[-1] in ("files",) else None]:
+            yield from places(value[key], (*path, key))
+    elif isinstance(value, list) and value:
+        yield from places(value[0], (*path, 0))
+
+
+def changed(body, path, value):
+    body = copy.deepcopy(body)
+    holder = body
+    for key in path[:-1]:
+        holder = holder[key]
+    if value is GONE:
+        del holder[path[-1]]
+    else:
+        holder[path[-1]] = value
+    return body
+
+
+@contextlib.contextmanager
+def quiet():
+    with (
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()) as told,
+    ):
+        warnings.simplefilter("ignore")
+        yield told
+
+
+def rest_is_right(run, kind):
+    """What can be read is what was written, and only the shard of the changed commit may be missing."""
+    opened = store.open_run(run)
+    shards = sorted(opened.states["shard"].unique())
+    assert kind == "plan" or set(range(N - 1)) - set(shards) <= ({BAD} if kind in ("commit", "table") else set())
+    if kind != "plan":
+        np.testing.assert_array_equal(opened.array("x"), np.concatenate([contents(k)["arrays"]["x"] for k in shards]))
+        np.testing.assert_array_equal(opened.array("k"), np.concatenate([contents(k)["arrays"]["k"] for k in shards]))
+        texts = [text for k in shards for text in contents(k)["table"]["text"]]
+        assert [
+            None if text is not text or text is None else str(text)
+            for text in opened.states["text"].astype(object).where(opened.states["text"].notna(), None)
+        ] == texts
+
+
+def look(run, kind):
+    """The verbs that change nothing."""
+    for use in (
+        lambda: rest_is_right(run, kind),
+        lambda: store.describe(run),
+        lambda: store.verify(run),
+        lambda: [store.open_run(run).ragged("rows", i) for i in range(8)],
+        lambda: (list(store.open_run(run).blobs("moments")), list(store.open_run(run).parts("moments"))),
+    ):
+        with contextlib.suppress(PrecollapseError):
+            use()
+
+
+def act(run, base):
+    """The verbs of the command line, and those that write."""
+    for words in (
+        ["info", str(run)],
+        ["verify", str(run)],
+        ["export", str(run), "--npz", "--out", str(run.parent / "copy")],
+    ):
+        with quiet() as told:
+            status = main(words)
+        assert status in (0, 1, 2) and "unexpectedly" not in told.getvalue(), (words, told.getvalue())
+        shutil.rmtree(run.parent / "copy", ignore_errors=True)
+    with quiet():
+        for _ in range(2):
+            with contextlib.suppress(PrecollapseError):
+                with store.open_writer(run, **SETTINGS, lease_seconds=0.01) as writer:
+                    for index in writer.claimed(wait=False):
+                        writer.write(index, **contents(index))
+            with contextlib.suppress(PrecollapseError):
+                store.repair(run)
+
+
+@pytest.mark.parametrize("kind", RECORDS)
+def test_any_field_may_say_anything(whole, kind):
+    run = whole / "run.zarr"
+    file = next(run.glob(RECORDS[kind]))
+    sound = file.read_bytes()
+    body = json.loads(sound)["body"]
+    before = outside(whole)
+    WATCHED[:] = [str(whole / "outside"), "/etc/passwd"]
+    OPENED.clear()
+    try:
+        for number, path in enumerate(places(body)):
+            for turn, (what, value) in enumerate(VALUES.items()):
+                file.write_bytes(seal(changed(body, path, value)))
+                try:
+                    with quiet():
+                        look(run, kind)
+                    if (turn + number) % 7 == 0:
+                        again = whole / "again"
+                        again.mkdir()
+                        shutil.copytree(run, again / "run.zarr")
+                        act(again / "run.zarr", whole)
+                        shutil.rmtree(again)
+                except BaseException:
+                    print(f"{kind}: {path} was {what}")
+                    raise
+        assert not OPENED
+        WATCHED.clear()
+        assert outside(whole) == before
+    finally:
+        WATCHED.clear()
+        file.write_bytes(sound)
+
+
+HEADS = {
+    "shape": ([-1, -4], [10**13], ["a"], "ab", [0] * 200, [1 << 80], None, [4.0]),
+    "dtype": ("F16", "X", 3, None, [], "I64"),
+    "data_offsets": ([0, 10**13], [-8, 0], ["a", "b"], [1], None, "ab", [8, 0]),
+}
+
+
+@pytest.mark.parametrize("folder", ["tables", "ragged"])
+def test_a_table_may_say_anything(whole, folder):
+    """Its header changed, and its checksum in the commit with it."""
+    run = whole / "run.zarr"
+    file, record = run / folder / f"{BAD:08d}.safetensors", commit(run)
+    sound, stated = file.read_bytes(), record.read_bytes()
+    start = tensors.header_bytes(sound)
+    head = json.loads(sound[8:start])
+    heads = [
+        b"",
+        b"x",
+        b"[1]",
+        b"[" * 5000,
+        b"null",
+        b'{"a":1}',
+        b'{"__metadata__":3}',
+        b'{"__metadata__":{"columns":"a:b:c,../x:string"}}',
+    ]
+    for name in head:
+        heads.append(json.dumps({key: entry for key, entry in head.items() if key != name}).encode())
+        for field, values in HEADS.items():
+            heads += [
+                json.dumps({**head, name: {**head[name], field: value}}).encode()
+                for value in values
+                if name != "__metadata__"
+            ]
+    try:
+        for text in heads:
+            data = len(text).to_bytes(8, "little") + text + sound[start:] if text else b"abc"
+            file.write_bytes(data)
+            body = json.loads(stated)["body"]
+            entry = body["files"][f"{folder}/{file.name}"]
+            entry["size"], entry["crc32c"] = len(data), f"{store.verify.__globals__['crc32c'](data):08x}"
+            record.write_bytes(seal(body))
+            with quiet():
+                look(run, "table")
+                faults = store.verify(run)
+                assert {fault.shard for fault in faults} <= {BAD, None}
+                if faults:
+                    opened = store.open_run(run)
+                    sound_rows = np.flatnonzero(opened.take(range(len(opened)))._selection.shards() != BAD)
+                    assert len(opened.take(sound_rows).states) == 4 * (N - 2)
+    except BaseException:
+        print(text[:200])
+        raise
+    finally:
+        file.write_bytes(sound)
+        record.write_bytes(stated)
