@@ -326,11 +326,13 @@ def opening(base: Path, repeats: int) -> dict[str, float]:
     for k in range(plan.n_shards):
         start, stop = plan.bounds(k)
         cell = plan.cell_of(k)
+        geometry = run._snapshot.run.geometry[cell.index, "resid_post"]
+        checksums = "0" * (8 * geometry.used_groups(stop - start) * geometry.spec.n_layers)
         files = {
-            f"{cell.folder}/resid_post/c.{k - cell.first_shard}.0.0": FileRecord(
-                f"_staging/{k}.0", 33_000_000, chunks="0" * 256
+            f"{cell.folder}/resid_post/{geometry.chunk_key(k - cell.first_shard)}": FileRecord(
+                f"_staging/{k:08d}.0", geometry.file_bytes(stop - start), chunks=checksums
             ),
-            f"tables/{k:08d}.safetensors": FileRecord(f"_staging/{k}.1", 30_000, crc32c="00000000"),
+            f"tables/{k:08d}.safetensors": FileRecord(f"_staging/{k:08d}.1", 30_000, crc32c="00000000"),
         }
         commit = Commit(k, digest, f"{k:012d}", "0" * 12, files, 1.0, 0.0)
         (path / commit_name(k)).write_bytes(commit.record(list(plan.ids[start:stop]), run._snapshot.run.format))
