@@ -452,10 +452,13 @@ def rest_is_right(run, kind):
     if kind != "plan":
         np.testing.assert_array_equal(opened.array("x"), np.concatenate([contents(k)["arrays"]["x"] for k in shards]))
         np.testing.assert_array_equal(opened.array("k"), np.concatenate([contents(k)["arrays"]["k"] for k in shards]))
-        texts = [text for k in shards for text in contents(k)["table"]["text"]]
+        states = opened.states
+        if kind == "table":  # what the changed table says of its own shard is its own affair
+            states = states[states["shard"] != BAD]
+        texts = [text for k in states["shard"].unique() for text in contents(k)["table"]["text"]]
         assert [
             None if text is not text or text is None else str(text)
-            for text in opened.states["text"].astype(object).where(opened.states["text"].notna(), None)
+            for text in states["text"].astype(object).where(states["text"].notna(), None)
         ] == texts
 
 
