@@ -40,7 +40,7 @@ def sound(check: Callable[[Any, str], Result], value: Any, what: str) -> Result:
         return check(value, "it")
     except Malformed as error:
         raise StoreError(
-            f"{what} is not sound though its checksum is right: {error}. Nothing in it is used; run `precollapse verify`."
+            f"{what} is damaged, or made by other hands: {error}. Nothing in it is used; run `precollapse verify`."
         ) from None
 
 
