@@ -18,6 +18,9 @@ from . import config_file
 from .defaults import declared
 from .values import TEXT, Value
 
+PART = "part"
+"""The argument that names a command of a command."""
+
 
 @dataclass(frozen=True)
 class Option:
@@ -101,15 +104,18 @@ class Command:
         Where the settings are declared whose defaults the help tells: see `defaults.declared`.
     one_of : sequence of Option
         Switches of which exactly one is given.
+    parts : sequence of Command
+        Commands of a command, such as `list` of `tasks list`; the name of one follows its own, and it has no handler then.
     """
 
     name: str
     text: str
-    handler: Callable[[argparse.Namespace], int]
+    handler: Callable[[argparse.Namespace], int] | None
     groups: Mapping[str, Sequence[Option]]
     examples: Sequence[tuple[str, str]]
     source: str | None = None
     one_of: Sequence[Option] = field(default=())
+    parts: Sequence[Command] = field(default=())
 
     @property
     def options(self) -> tuple[Option, ...]:
@@ -136,7 +142,15 @@ class Command:
             exclusive = parser.add_mutually_exclusive_group(required=True)
             for option in self.one_of:
                 _add(exclusive, option)
+        if self.parts:
+            below = parser.add_subparsers(dest=PART, metavar="COMMAND", parser_class=Parser, required=True)
+            for part in self.parts:
+                part.add_to(below)
         return parser
+
+    def chosen(self, given: argparse.Namespace) -> Command:
+        """The part that the arguments name; the command itself where it has none."""
+        return next((part for part in self.parts if part.name == vars(given).get(PART)), self)
 
     def completed(self, given: argparse.Namespace) -> argparse.Namespace:
         """The arguments with those of the configuration file, and with what stands for those that are in neither.

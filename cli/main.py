@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import PrecollapseError, RequestError
-from . import profile, report, run, steer, store, terminal, trajectories
+from . import profile, report, run, steer, store, tasks, terminal, trajectories
 from .command import Parser
 
 COMMANDS = {
@@ -33,6 +33,7 @@ COMMANDS = {
         report.COMMAND,
         trajectories.COMMAND,
         steer.COMMAND,
+        tasks.COMMAND,
         profile.COMMAND,
         *store.COMMANDS,
     )
@@ -128,7 +129,8 @@ def _run(argv: Sequence[str]) -> int:
     if arguments.command is None:
         parser.print_help(sys.stderr)
         return 2
-    command = COMMANDS[arguments.command]
+    command = COMMANDS[arguments.command].chosen(arguments)
+    assert command.handler is not None
     return int(command.handler(command.completed(arguments)))
 
 
