@@ -27,15 +27,17 @@ _LAZY = {
     "StoreError": ".errors",
 }
 _SUBPACKAGES = ("analysis", "hooks", "kernels", "reports", "store", "studies")
+_ROOMS_WITHIN = {"tasks": ".studies.tasks"}
+"""Names of `precollapse.` that stand for a room within another."""
 
-__all__ = [*_LAZY, *_SUBPACKAGES]
+__all__ = [*_LAZY, *_SUBPACKAGES, *_ROOMS_WITHIN]
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         value = getattr(import_module(_LAZY[name], __name__), name)
-    elif name in _SUBPACKAGES:
-        value = import_module(f".{name}", __name__)
+    elif name in _SUBPACKAGES or name in _ROOMS_WITHIN:
+        value = import_module(_ROOMS_WITHIN.get(name, f".{name}"), __name__)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value

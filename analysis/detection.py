@@ -196,7 +196,7 @@ def detection(
         s = _share(w, positive * share, positive)
         with np.errstate(invalid="ignore", divide="ignore"):
             true = np.clip((tpr(w) - (1 - s) * (1 - tnr(w))) / s, 0.0, 1.0)
-        return np.where(s > 0, true, np.nan) * tnr(w)
+        return np.asarray(np.where(s > 0, true, np.nan) * tnr(w))
 
     def interval(statistic: Callable[[np.ndarray], np.ndarray]) -> Interval:
         return _over_questions(statistic, names, resamples, level, seed)
@@ -231,7 +231,7 @@ def gmean2_difference(
 
     def product(w: np.ndarray, called: np.ndarray) -> np.ndarray:
         fired = np.asarray(called, dtype=np.float64)
-        return _share(w, positive * fired, positive) * _share(w, (1 - positive) * (1 - fired), 1 - positive)
+        return np.asarray(_share(w, positive * fired, positive) * _share(w, (1 - positive) * (1 - fired), 1 - positive))
 
     names = np.asarray(questions, dtype=object)
     return _over_questions(lambda w: product(w, called_a) - product(w, called_b), names, resamples, level, seed)

@@ -1,4 +1,4 @@
-"""The nine tasks, a file each."""
+"""The nine tasks, a file each: what its files hold, what is asked of a chain, what its description promises."""
 
 from __future__ import annotations
 
