@@ -143,3 +143,66 @@ def test_tied_weights_may_be_absent(family: str, tmp_path: Path, tokenizer_files
     loaded = case.load()
     assert loaded.checkpoint_prefix == "module."
     _same(loaded.model, case.state)
+
+
+@pytest.mark.parametrize(
+    "family", ["llama", "gpt2", "gemma2", "falcon", "bloom", "opt", "mamba", "qwen2", "cohere", "mixtral"]
+)
+def test_a_config_far_larger_than_its_weights_takes_no_memory(
+    family: str, tmp_path: Path, tokenizer_files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever way it is loaded: with a trial, or without one (a quantiser nobody knows, no accelerate, no tensors)."""
+    case = Case(tmp_path / family, small_model(family), tokenizer_files)
+    settings = json.loads(case.config.read_text())
+    size = next(key for key in ("hidden_size", "n_embd") if key in settings)
+    made = torch.empty
+    largest = 0
+
+    def measured(*arguments: Any, **options: Any) -> torch.Tensor:
+        nonlocal largest
+        tensor = made(*arguments, **options)
+        if tensor.device.type != "meta":
+            largest = max(largest, tensor.numel() * tensor.element_size())
+        return tensor
+
+    monkeypatch.setattr(torch, "empty", measured)
+    for spoilt in (
+        {},
+        {"quantization_config": {"quant_method": "unheard_of"}},
+        {"compression_config": {"quant_method": "unheard_of"}},
+        {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}},
+        {"architectures": ["Unheard"]},
+    ):
+        for key in ("vocab_size", size):
+            case.settings(**{key: (1 << 31) - 8}, **spoilt)
+            assert "get the config" in (text := case.refusal()) or "do not fit" in text, text
+    monkeypatch.setattr("transformers.utils.is_accelerate_available", lambda *_: False)
+    case.settings(vocab_size=(1 << 31) - 8)
+    assert "get the config" in case.refusal()
+    case.settings(vocab_size=(1 << 31) - 8)
+    case.write({"alone": torch.zeros(1)})
+    assert "get the config" in (text := case.refusal()) or "do not fit" in text, text
+    assert largest < 1 << 30
+
+
+def test_what_a_model_needs_for_itself_is_no_large_table(tmp_path: Path, tokenizer_files: dict[str, bytes]) -> None:
+    """Sound models of 20 families, every one under the limits: see `test_every_family`; here the limits themselves."""
+    from precollapse.hooks.loading.allocation import bounded
+
+    weights = {"w": torch.empty(1 << 20, device="meta")}
+    with bounded("m", weights):
+        torch.zeros(1 << 20)
+        torch.zeros(4, 4).expand(1 << 40, 4, 4)  # a view takes nothing
+        torch.empty(1 << 31, device="meta")
+    for make in (
+        lambda: torch.zeros(1 << 31),
+        lambda: torch.ones(1 << 17, 1 << 15),
+        lambda: torch.arange(1 << 30),
+        lambda: torch.arange(1 << 16)[:, None] >= torch.arange(1 << 17)[None],
+        lambda: torch.full((1 << 30, 8), 1.0),
+        lambda: torch.zeros(1).repeat(1 << 31),
+        lambda: torch.empty(1 << 33, device="meta"),
+        lambda: [torch.empty(1 << 26) for _ in range(20)],
+    ):
+        with pytest.raises(RequestError, match="get the config that belongs to the weights"), bounded("m", weights):
+            make()

@@ -1,7 +1,7 @@
 """Model names to loaded models: where they come from, what their files say, and whether the two fit.
 
 Nothing in a checkpoint is believed before it was looked at: `sources` finds it, `config_file` and `weight_files` read what it says of
-itself, `matching` refuses a model of which one number would be random, `remote_code` refuses programs. No code of a checkpoint is
+itself, `matching` refuses a model of which one number would be random, `allocation` one that takes more than they can need. No code of a checkpoint is
 ever run, and nobody is asked whether it may.
 """
 

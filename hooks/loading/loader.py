@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import RequestError
+from .allocation import bounded
 from .config_file import read_config, refuse_unsupported
 from .conversion import converted
 from .devices import torch_device, torch_dtype
-from .matching import Checkpoint, bounded, fitting_prefix, refuse_misfit
+from .matching import Checkpoint, fitting_prefix, refuse_misfit
 from .refusals import refused
 from .sources import EMBEDDED, ModelSource
 from .tokenizer import load_tokenizer
@@ -79,7 +80,7 @@ def load(source: ModelSource, dtype: str = "auto", device: str | None = None) ->
         prefix = fitting_prefix(checkpoint, config)
         tokenizer = load_tokenizer(source.name, location, options)
         renamed = {"key_mapping": {f"^{re.escape(prefix)}": ""}} if prefix else {}
-        with bounded(checkpoint):
+        with bounded(checkpoint.name, checkpoint.tensors):
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 location,
                 dtype=wanted,

@@ -7,15 +7,14 @@ gives other states at every start. The trial is made on torch's meta device from
 
 from __future__ import annotations
 
-import contextlib
 import re
-import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...errors import RequestError
+from .allocation import bounded
 from .refusals import printable
 
 _PREFIXES = ("_orig_mod.", "module.", "base_model.model.", "_forward_module.", "_fsdp_wrapped_module.")
@@ -31,7 +30,6 @@ _HARMLESS_QUANTISED = re.compile(
 )
 _MASK = re.compile(r"(^|\.)(attn|attention)\.bias$")
 _LAYER = re.compile(r"^(?:[A-Za-z_]+\.)*?(?:layers|h|blocks|block|layer)\.(\d+)\.")
-_MOST_MODULES, _MODULES_A_TENSOR = 4096, 64
 
 
 @dataclass(frozen=True)
@@ -150,7 +148,7 @@ def _trial(checkpoint: Checkpoint, config: Any, tensors: Mapping[str, Any]) -> M
     progress = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        with bounded(checkpoint):
+        with bounded(checkpoint.name, checkpoint.tensors):
             model, info = model_class.from_pretrained(
                 None,
                 config=config,
@@ -168,7 +166,6 @@ def _trial(checkpoint: Checkpoint, config: Any, tensors: Mapping[str, Any]) -> M
         logging.set_verbosity(verbosity)
         if progress:
             logging.enable_progress_bar()
-    _refuse_large_tables(checkpoint, model)
     return _misfit(checkpoint, config, info, tensors)
 
 
@@ -180,43 +177,6 @@ def _model_class(config: Any) -> Any:
         chosen = {c.__name__: c for c in classes}
         return next((chosen[n] for n in getattr(config, "architectures", None) or () if n in chosen), classes[0])
     return classes
-
-
-def _refuse_large_tables(checkpoint: Checkpoint, model: Any) -> None:
-    """Refuse tables (masks, positions) that no checkpoint of this size has, before they are made."""
-    table = sum(b.numel() * b.element_size() for _, b in model.named_buffers())
-    weights = sum(t.numel() * t.element_size() for t in checkpoint.tensors.values())
-    if table > max(4 << 30, 2 * weights):
-        raise RequestError(
-            f"the config.json of model {checkpoint.name!r} asks for {table / 2**30:,.0f} GiB of tables beside weights of "
-            f"{weights / 2**30:.1f} GiB (max_position_embeddings, most likely); get the config that belongs to the weights"
-        )
-
-
-@contextlib.contextmanager
-def bounded(checkpoint: Checkpoint) -> Iterator[None]:
-    """Stop the building of a model that has far more parts than its checkpoint has tensors (RequestError)."""
-    from torch.nn.modules.module import register_module_module_registration_hook
-
-    most = _MOST_MODULES + _MODULES_A_TENSOR * len(checkpoint.tensors)
-    thread, parts = threading.get_ident(), 0
-
-    def count(parent: Any, name: str, part: Any) -> None:
-        nonlocal parts
-        if threading.get_ident() != thread:
-            return
-        parts += 1
-        if parts > most:
-            raise RequestError(
-                f"the config.json of model {checkpoint.name!r} describes a model of more than {most:,} parts, and its weights are "
-                f"{len(checkpoint.tensors):,} tensors; get the config that belongs to the weights"
-            )
-
-    handle = register_module_module_registration_hook(count)
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 def _misfit(checkpoint: Checkpoint, config: Any, info: Mapping[str, Any], tensors: Mapping[str, Any]) -> Misfit:
