@@ -182,7 +182,7 @@ COMMANDS = (
     ),
     Command(
         "import",
-        "make a run of saved activations: a folder of safetensors files with ids",
+        "make a run of saved activations: safetensors, .npz, HDF5, Parquet or Zarr, with ids",
         _import,
         {
             "": (

@@ -1,4 +1,4 @@
-"""Tensors of a folder of safetensors files, read as the arrays of a run.
+"""Tensors of saved files, read as the arrays of a run.
 
 Guarantees that files which disagree with each other, or a tensor whose offsets do not fit its values, are refused by name before a row of
 them is read.
@@ -8,31 +8,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from ...errors import RequestError, StoreError
+from ...errors import RequestError
 from ..dtypes import ITEM_TYPES, to_returned
-from ..files.local import LocalFiles
 from ..geometry import ArraySpec
-from . import tensors
+from .saved import Saved, Source
 
 _LAYER = re.compile(r"(?:(?P<site>.+?)?[._-]+)??(?P<word>(?:layers?|blocks?|h)[._-]*)?(?P<layer>\d+)")
-_SAFETENSORS = {tensors.code_of(name): name for name in ITEM_TYPES}
 SIDES = (".offsets", ".shapes")
-
-
-@dataclass(frozen=True)
-class Source:
-    """A tensor in one file: where its bytes start, its type name and shape."""
-
-    file: str
-    offset: int
-    dtype: str
-    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -67,36 +55,24 @@ class About:
         return cls(layers, columns, next((about.places for about in parts if about.places), None))
 
 
-def read_sources(files: LocalFiles, name: str) -> tuple[dict[str, Source], About]:
-    """Tensors of a file by name, and what its metadata say of them."""
-    size = files.size(name) or 0
+Part = tuple[Mapping[str, Source], About]
+"""Tensors of a file by name, and what its metadata say of them."""
+
+
+def about_of(root: Path, name: str, saved: Saved) -> About:
+    """What a file's metadata say of its tensors."""
     try:
-        prefix = bytearray(8)
-        files.read_into(name, 0, [prefix])
-        text = bytearray(min(tensors.header_bytes(bytes(prefix)), size))
-        files.read_into(name, 0, [text])
-        head, start = tensors.parse_header(bytes(text), size, f"{files.path}/{name}")
-        about = About.read(head.pop("__metadata__", {}))
-    except tensors.UnknownType as error:
-        raise RequestError(str(error)) from None
-    except (StoreError, ValueError, TypeError) as error:
-        raise RequestError(f"{files.path}/{name} is no whole safetensors file ({error}).") from None
-    sources = {}
-    for key, entry in head.items():
-        if entry["dtype"] not in _SAFETENSORS:
-            raise RequestError(f"{files.path}/{name}: tensor {key!r} is {entry['dtype']}, which a run cannot hold.")
-        sources[key] = Source(
-            name, start + entry["data_offsets"][0], _SAFETENSORS[entry["dtype"]], tuple(entry["shape"])
-        )
-    return sources, about
+        return About.read(dict(saved.metadata))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise RequestError(f"{root}/{name} is no whole safetensors file ({error}).") from None
 
 
 def check_alike(
     root: Path,
     name: str,
-    part: tuple[dict[str, Source], About],
+    part: Part,
     other_name: str,
-    other: tuple[dict[str, Source], About],
+    other: Part,
 ) -> None:
     """Refuse two files whose tensors differ in more than their number of rows: they are read as one array."""
     sources, others = part[0], other[0]
@@ -117,7 +93,7 @@ def check_alike(
 
 
 def arrays_of(
-    root: Path, sources: dict[str, Source], plain: list[str], layers: dict[str, tuple[int, ...] | None]
+    root: Path, sources: Mapping[str, Source], plain: list[str], layers: dict[str, tuple[int, ...] | None]
 ) -> tuple[dict[str, ArraySpec], dict[str, str | list[str]]]:
     """Arrays of the run, and for each the tensor that it is, or the list of one tensor per layer that it is made of."""
     arrays: dict[str, ArraySpec] = {}
@@ -157,7 +133,7 @@ def arrays_of(
     return arrays, keys
 
 
-def row_count(root: Path, name: str, sources: dict[str, Source], plain: list[str], ragged: list[str]) -> int:
+def row_count(root: Path, name: str, sources: Mapping[str, Source], plain: list[str], ragged: list[str]) -> int:
     counts = {key: sources[key].shape[0] for key in plain}
     for key in ragged:
         kinds = [(sources[key + side].dtype, len(sources[key + side].shape)) for side in ("", *SIDES)]
@@ -173,14 +149,14 @@ def row_count(root: Path, name: str, sources: dict[str, Source], plain: list[str
     return next(iter(counts.values()))
 
 
-def check_ragged(files: LocalFiles, name: str, key: str, sources: dict[str, Source]) -> None:
+def check_ragged(root: Path, name: str, key: str, sources: Mapping[str, Source]) -> None:
     """Refuse offsets and shapes that disagree with each other or with the values: rows would be cut in the wrong place."""
     sides = []
     for side in SIDES:
         source = sources[key + side]
         sides.append(np.empty(source.shape, np.int64))
         if sides[-1].size:
-            files.read_into(source.file, source.offset, [sides[-1]])
+            source.read(0, sides[-1])
     offsets, shapes = sides
     total = sources[key].shape[0]
     if (
@@ -191,7 +167,7 @@ def check_ragged(files: LocalFiles, name: str, key: str, sources: dict[str, Sour
         or (np.diff(offsets) != shapes.prod(axis=1)).any()
     ):
         raise RequestError(
-            f"{files.path}/{name}: {key}.offsets {list(offsets.shape)} and {key}.shapes {list(shapes.shape)} do not fit "
+            f"{root}/{name}: {key}.offsets {list(offsets.shape)} and {key}.shapes {list(shapes.shape)} do not fit "
             f"the {total} values of {key!r}: offsets start at 0, grow by the size of each row, and end at {total}."
         )
 
@@ -203,8 +179,7 @@ def not_finite(bits: np.ndarray, kind: str) -> int:
 
 
 def gather(
-    files: LocalFiles,
-    parts: list[tuple[dict[str, Source], About]],
+    parts: list[Part],
     tensor: str | list[str],
     starts: np.ndarray,
     rows: np.ndarray,
@@ -215,15 +190,11 @@ def gather(
     per_layer = isinstance(tensor, list)
     keys = tensor if isinstance(tensor, list) else [tensor]
     shape = spec.inner_shape if per_layer else spec.shape
-    size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
     out = np.empty((len(keys), len(rows), *shape), kind)
     for slot, key in enumerate(keys):
         for first, last in _stretches(rows, starts):
             part = int(np.searchsorted(starts, rows[first], side="right")) - 1
-            source = parts[part][0][key]
-            files.read_into(
-                source.file, source.offset + int(rows[first] - starts[part]) * size, [out[slot, first:last]]
-            )
+            parts[part][0][key].read(int(rows[first] - starts[part]), out[slot, first:last])
     return np.ascontiguousarray(np.moveaxis(out, 0, 1)) if per_layer else out[0]
 
 
@@ -234,17 +205,14 @@ def _stretches(rows: np.ndarray, starts: np.ndarray) -> Iterator[tuple[int, int]
     yield from zip([0, *cuts.tolist()], [*cuts.tolist(), len(rows)], strict=True)
 
 
-def ragged_row(
-    files: LocalFiles, parts: list[tuple[dict[str, Source], About]], name: str, starts: np.ndarray, row: int
-) -> np.ndarray:
+def ragged_row(parts: list[Part], name: str, starts: np.ndarray, row: int) -> np.ndarray:
     part = int(np.searchsorted(starts, row, side="right")) - 1
     local = row - int(starts[part])
     sources = parts[part][0]
-    axes = sources[name + ".shapes"].shape[1]
-    shape, offset = np.empty(axes, np.int64), np.empty(1, np.int64)
-    files.read_into(sources[name + ".shapes"].file, sources[name + ".shapes"].offset + 8 * local * axes, [shape])
-    files.read_into(sources[name + ".offsets"].file, sources[name + ".offsets"].offset + 8 * local, [offset])
-    out = np.empty(shape, ITEM_TYPES[sources[name].dtype])
+    shape, offset = np.empty((1, sources[name + ".shapes"].shape[1]), np.int64), np.empty(1, np.int64)
+    sources[name + ".shapes"].read(local, shape)
+    sources[name + ".offsets"].read(local, offset)
+    out = np.empty(shape[0], ITEM_TYPES[sources[name].dtype])
     if out.size:
-        files.read_into(sources[name].file, sources[name].offset + int(offset[0]) * out.itemsize, [out])
+        sources[name].read(int(offset[0]), out.reshape(-1))
     return out

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from ...errors import RequestError
 from ...schema import BENCHMARK, ID, ITEM_ID, REGIME
 from ..dtypes import is_text
 from .import_files import About
+from .saved import Saved
 
 _NUMBER = re.compile(r"\d+")
 
@@ -65,6 +66,35 @@ def read_records(root: Path) -> tuple[bytes, list[dict[str, Any]]]:
             except UnicodeDecodeError as error:
                 raise RequestError(f"{file} is no UTF-8 text ({error}): save it as UTF-8.") from None
     raise RequestError(f"{root} gives no ids for its rows: add states.jsonl, ids.json or ids.txt.")
+
+
+def fields_as_records(
+    root: Path, names: Sequence[str], contents: Sequence[Saved], counts: Sequence[int]
+) -> tuple[bytes, list[dict[str, Any]]] | None:
+    """What the files themselves say of their rows, and a text that stands for it; None where they give no ids.
+
+    Raises
+    ------
+    RequestError
+        One file gives fields that another does not, or not one value for each of its rows.
+    """
+    if not any(ID in content.fields for content in contents):
+        return None
+    records: list[dict[str, Any]] = []
+    for name, content, count in zip(names, contents, counts, strict=True):
+        if content.fields.keys() != contents[0].fields.keys():
+            odd = sorted(content.fields.keys() ^ contents[0].fields.keys())[0]
+            raise RequestError(f"{root}: {names[0]} and {name} do not hold the same fields ({odd!r}).")
+        for field, values in content.fields.items():
+            if len(values) != count:
+                raise RequestError(f"{root / name}: {field!r} has {len(values)} values for {count} rows.")
+            for value in values:
+                if not is_text(field) or isinstance(value, str) and not is_text(value):
+                    raise RequestError(
+                        f"{root / name}: {field!r} holds half of a surrogate pair, which is no character."
+                    )
+        records += [{field: values[row] for field, values in content.fields.items()} for row in range(count)]
+    return json.dumps(records, default=str).encode(), records
 
 
 def _lines(file: Path, text: str) -> Iterator[dict[str, Any]]:
