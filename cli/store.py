@@ -188,7 +188,7 @@ COMMANDS = (
             "": (
                 Option(
                     "folder",
-                    "*.safetensors and the ids of their rows: states.jsonl, ids.json or ids.txt; or what export --safetensors wrote",
+                    "files of one format, or one file, with an array id or states.jsonl, ids.json or ids.txt beside them; or what export wrote",
                     metavar="DIR",
                 ),
                 options.JSON,

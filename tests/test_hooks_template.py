@@ -76,3 +76,41 @@ def test_a_sound_template_is_tried_once_and_costs_nothing_more(monkeypatch):
 )
 def test_a_template_that_refuses_has_no_fault_of_this_kind(text):
     assert template.fault_of(text, 10) == ""
+
+
+ONE_STEP = {
+    "a power": "{% set x = (messages | length + 8) ** (9 ** 9) %}",
+    "a text times a number": "{{ 'a' * 10 ** 12 }}",
+    "a list times a number": "{{ ([1] * 10 ** 11) | length }}",
+    "a width": "{{ 'a'.ljust(10 ** 11) }}",
+    "a width by filter": "{{ 'a' | center(10 ** 11) }}",
+    "a width by format": "{{ '%100000000000d' % 1 }}",
+    "a width by index": "{{ 'a'['zfill'](10 ** 11) }}",
+    "doubling": "{% set n = namespace(s='aaaaaaaa') %}{% for i in range(60) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
+    "replacing": "{% set n = namespace(s='aa') %}{% for i in range(60) %}{% set n.s = n.s.replace('a', 'aa') %}{% endfor %}",
+    "joining": "{% set n = namespace(s='aa') %}{% for i in range(60) %}{% set n.s = n.s | join(n.s) %}{% endfor %}",
+}
+
+
+@pytest.mark.parametrize("step", ONE_STEP.values(), ids=ONE_STEP)
+def test_a_single_step_that_does_not_end_for_one_conversation_is_stopped(monkeypatch, step):
+    """No clock stops it where it runs, so that each conversation is tried in a process of its own."""
+    monkeypatch.setattr(template, "SECONDS", 1)
+    renderer = Renderer(
+        byte_tokenizer("{{ messages[0].content }}{% if messages[0].content == 'go' %}" + step + "{% endif %}")
+    )
+    assert renderer.render([{"role": "user", "content": "stay"}]).text == "stay"
+    with pytest.raises(RequestError, match="did not end|filled the memory|wrote"):
+        renderer.render([{"role": "user", "content": "go"}])
+
+
+def test_plain_templates_need_no_trial_of_each_conversation():
+    from precollapse.hooks.prompts.template_steps import has_unbounded_steps
+
+    assert not has_unbounded_steps(CHAT_TEMPLATE)
+    assert not has_unbounded_steps(
+        "{% for m in messages %}{% if loop.index0 % 2 %}{{ m.content | trim ~ eos_token }}{% endif %}{% endfor %}"
+    )
+    assert not has_unbounded_steps(
+        "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}"
+    )

@@ -2,8 +2,9 @@
 
 Guarantees that a template which does not end, or fills the memory, is refused with a sentence instead of hanging a run. Each template
 is tried once in a process of its own, under limits of processor time and memory that the system holds; what comes after is
-watched by a clock here, so that a template which ends for one conversation and not for another is stopped too. Rendering a prompt
-costs no more than setting that clock.
+watched by a clock here, so that a template which ends for one conversation and not for another is stopped too. A clock cannot stop a
+single step that does not end (a power, a text times a number), so that templates which have such steps are tried on each conversation
+first. Rendering a prompt with any other costs no more than setting the clock.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import RequestError
+from .template_steps import has_unbounded_steps
 
 SECONDS = 10
 """Seconds that one rendering may use."""
@@ -45,6 +47,8 @@ def rendered(tokenizer: Any, messages: Sequence[Mapping[str, Any]]) -> str:
     """
     for text in _texts(tokenizer):
         fault = fault_of(text, SECONDS)
+        if not fault and has_unbounded_steps(text):
+            fault = fault_of.__wrapped__(text, SECONDS, list(messages))
         if fault:
             raise RequestError(f"the chat template of {_name(tokenizer)} {fault}; {_ADVICE}")
     try:
@@ -63,13 +67,13 @@ def rendered(tokenizer: Any, messages: Sequence[Mapping[str, Any]]) -> str:
 
 
 @lru_cache(maxsize=64)
-def fault_of(template: str, seconds: int) -> str:
-    """What a trial of a template found: that it does not end, or needs too much; empty where it ends, whatever else it does."""
+def fault_of(template: str, seconds: int, conversation: Any = None) -> str:
+    """What a trial of a template found, on small conversations or on one: that it does not end, or needs too much; empty where it ends."""
     script = Path(__file__).with_name("template_trial.py")
     try:
         done = subprocess.run(
             [sys.executable, "-I", str(script)],
-            input=json.dumps([template, seconds]),
+            input=json.dumps([template, seconds, conversation], default=str),
             capture_output=True,
             text=True,
             encoding="utf-8",

@@ -1,6 +1,6 @@
-"""Tries a chat template on small conversations, as a process of its own; started by `template`, not imported.
+"""Tries a chat template on small conversations, as a process of its own; started by `template` as a script.
 
-Reads the template and its seconds as a list in JSON from standard input. The process is ended by the system when it uses more processor time than a rendering
+Reads the template, its seconds and, where a conversation is to be tried itself, that one, as a list in JSON from standard input. The process is ended by the system when it uses more processor time than a rendering
 may; it prints "memory" when the template needs more than there is for it, and ends quietly otherwise, also when the template refuses
 a conversation: that is for the real rendering to say, which this one resembles (Jinja in its sandbox, with the helpers that
 templates call) without loading the libraries of models.
@@ -13,8 +13,22 @@ import sys
 from datetime import datetime
 from typing import Any
 
+from jinja2.ext import Extension, loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
 _BYTES = 1 << 30
 _TOKENS = {name: f"<{name}>" for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
+
+
+class Generation(Extension):
+    """The block in which templates mark what an assistant wrote."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Any) -> Any:
+        """The statements of the block."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 def _refused(message: str) -> None:
@@ -23,19 +37,7 @@ def _refused(message: str) -> None:
 
 def main() -> None:
     """Try the template."""
-    from jinja2.ext import Extension, loopcontrols
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Generation(Extension):
-        """The block in which templates mark what an assistant wrote."""
-
-        tags = {"generation"}
-
-        def parse(self, parser: Any) -> Any:
-            next(parser.stream)
-            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-    template, seconds = json.load(sys.stdin)
+    template, seconds, conversation = json.load(sys.stdin)
     if sys.platform != "win32":
         import resource
 
@@ -47,7 +49,7 @@ def main() -> None:
     environment.filters["tojson"] = lambda value, **_options: json.dumps(value, ensure_ascii=False)
     environment.globals |= {"raise_exception": _refused, "strftime_now": lambda form: datetime.now().strftime(form)}
     turns = [{"role": role, "content": "a"} for role in ("system", "user", "assistant", "user")]
-    for messages in (turns[1:2], turns[:2], turns[1:]):
+    for messages in [conversation] if conversation else (turns[1:2], turns[:2], turns[1:]):
         try:
             environment.from_string(template).render(
                 messages=messages, tools=None, documents=None, add_generation_prompt=True, **_TOKENS
