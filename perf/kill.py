@@ -6,6 +6,9 @@ Each round starts 1 to 4 writer processes on a new run and sends each a SIGKILL 
  3. every data file must equal, byte for byte, that of the uninterrupted run; each state must be there once; commits
     that existed after the kill must be unchanged; nothing may be left in the staging and lease folders.
 
+Each shard also commits its moments, which are merged into one part a cell as the run grows; those of every cell must be the
+moments of its rows (1e-10) and, bit for bit, those of the uninterrupted run, however far its parts were merged before a kill.
+
 Usage: python perf/kill.py [--rounds 500] [--seed 0] [--folder DIR] [--json]
 """
 
@@ -24,11 +27,16 @@ import time
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from precollapse import store
 from precollapse.errors import RequestError
+from precollapse.kernels import Moments
+from precollapse.studies.study.moments import BLOB, cell_moments, fold
 
-LAYERS, WIDTH = 6, 256
+LAYERS, WIDTH = 6, 64
+WIDTH_OF_A_FOLD = 15
+"""States that are merged at a time, as if the residual stream were so wide: three shards."""
 SIZES = {("arith", "baseline"): 50, ("arith", "cot"): 50, ("logic", "baseline"): 17}
 STATES = [
     {"id": f"{b}/{i}/{r}", "benchmark": b, "regime": r, "item_id": f"{b}-{i}"}
@@ -65,15 +73,38 @@ def contents(index: int) -> dict:
             "correct": rng.random(count) < 0.5,
         },
         "ragged": {"token_ids": [np.arange(n + index, dtype=np.int32) for n in range(count)]},
-        "blobs": {"moments": rng.bytes(100)},
     }
+
+
+def with_moments(made: dict) -> dict:
+    """The same with the moments of its residuals."""
+    moments = Moments(LAYERS, WIDTH).update(torch.from_numpy(made["arrays"]["resid_post"]))
+    return {**made, "blobs": {BLOB: moments.to_bytes()}}
+
+
+def moments_that_differ(path: Path, whole: dict) -> int:
+    """Cells whose merged moments are not those of their rows, or not bit for bit those of the uninterrupted run."""
+    run = store.open_run(path)
+    merged = cell_moments(run)
+    wrong_bits = sum(moments.to_bytes() != whole[cell].to_bytes() for cell, moments in merged.items())
+    wrong = len(run.plan.cells) - len(merged) + wrong_bits
+    for (benchmark, regime), moments in merged.items():
+        rows = run.array("resid_post", benchmark=benchmark, regime=regime).astype(np.float64)
+        for layer in range(LAYERS):
+            expected = np.cov(rows[:, layer].T, bias=True)
+            found = moments.covariance(layer).numpy()
+            scale = np.abs(expected).max()
+            same = min(np.abs(found - expected * f).max() for f in (1.0, len(rows) / (len(rows) - 1)))
+            wrong += int(moments.count != len(rows) or same > 1e-10 * scale)
+    return wrong
 
 
 def work(path: Path) -> None:
     """Write whatever is left of the run."""
     with store.open_writer(path, **SETTINGS) as writer:
         for index in writer.claimed(poll_seconds=0.01):
-            writer.write(index, **contents(index))
+            writer.write(index, **with_moments(contents(index)))
+            fold(writer, index, WIDTH_OF_A_FOLD)
 
 
 def start(path: Path) -> int:
@@ -101,7 +132,7 @@ def kill_at(pids: dict[int, float]) -> int:
 
 def data_files(path: Path) -> dict[str, bytes]:
     """Every file that holds data or describes it, by name."""
-    kept = ("cells", "tables", "ragged", "blobs", "plan.json", "zarr.json")
+    kept = ("cells", "tables", "ragged", "plan.json", "zarr.json")
     return {
         str(file.relative_to(path)): file.read_bytes()
         for top in kept
@@ -136,9 +167,17 @@ def main() -> int:
     begun = time.perf_counter()
     work(base / "whole.zarr")
     span = time.perf_counter() - begun
-    whole = data_files(base / "whole.zarr")
+    whole, moments = data_files(base / "whole.zarr"), cell_moments(store.open_run(base / "whole.zarr"))
     total = {"rounds": 0, "writers": 0, "killed": 0, "unfinished_files": 0, "staged_but_committed": 0}
-    bad = {"lost": 0, "duplicated": 0, "invented": 0, "files_that_differ": 0, "commits_changed": 0, "left_over": 0}
+    bad = {
+        "lost": 0,
+        "duplicated": 0,
+        "invented": 0,
+        "files_that_differ": 0,
+        "commits_changed": 0,
+        "left_over": 0,
+        "moments_that_differ": 0,
+    }
     seconds = []
     for number in range(options.rounds):
         begun = time.perf_counter()
@@ -164,6 +203,7 @@ def main() -> int:
         bad["files_that_differ"] += sum(found.get(name) != whole.get(name) for name in found.keys() | whole.keys())
         bad["commits_changed"] += sum((path / "_commits" / name).read_bytes() != was for name, was in commits.items())
         bad["left_over"] += sum(1 for folder in ("_staging", "_leases") for _ in (path / folder).iterdir())
+        bad["moments_that_differ"] += moments_that_differ(path, moments)
         total["rounds"] += 1
         seconds.append(time.perf_counter() - begun)
         if not options.json:

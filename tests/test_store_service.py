@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import re
 import threading
 import time
 
@@ -134,6 +135,87 @@ def test_a_service_that_stalls(monkeypatch):
     monkeypatch.setattr(Handler, "answer", "stalls")
     with pytest.raises(StoreError, match="does not answer"):
         store.open_run("s3://runs/x")
+
+
+class Stalling(http.server.BaseHTTPRequestHandler):
+    """Keeps objects, and does not answer the first request of each kind, which it did or did not carry out."""
+
+    kept: dict[str, bytes] = {}
+    seen: set[str] = set()
+    arrives = True
+
+    def log_message(self, *_):
+        pass
+
+    def _answer(self, status=200, body=b"", headers=()):
+        self.send_response(status)
+        for name, value in (*headers, ("etag", '"e"'), ("last-modified", "Tue, 01 Dec 2026 00:00:00 GMT")):
+            self.send_header(name, value)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def _silent(self):
+        if self.command in self.seen:
+            return False
+        self.seen.add(self.command)
+        return True
+
+    def do_PUT(self):
+        body = self.rfile.read(int(self.headers.get("content-length") or 0))
+        silent = self._silent()
+        exists = self.headers.get("if-none-match") == "*" and self.path in self.kept
+        if not exists and (self.arrives or not silent):
+            source = self.headers.get("x-amz-copy-source")
+            self.kept[self.path] = self.kept[f"/{source.lstrip('/')}"] if source else body
+        if silent:
+            time.sleep(0.6)
+        elif exists:
+            self._answer(412, code("PreconditionFailed"))
+        else:
+            self._answer(200, b"<CopyObjectResult><ETag>e</ETag></CopyObjectResult>")
+
+    def do_POST(self):  # a list of names to delete
+        body = self.rfile.read(int(self.headers["content-length"])).decode()
+        silent = self._silent()
+        names = re.findall("<Key>([^<]*)</Key>", body)
+        if self.arrives or not silent:
+            self.kept = {path: data for path, data in self.kept.items() if not path.endswith(tuple(names))}
+            type(self).kept = self.kept
+        deleted = "".join(f"<Deleted><Key>{name}</Key></Deleted>" for name in names)
+        time.sleep(0.6) if silent else self._answer(200, f"<DeleteResult>{deleted}</DeleteResult>".encode())
+
+    def do_GET(self):
+        found = self.kept.get(self.path)
+        self._answer(404, code("NoSuchKey")) if found is None else self._answer(200, found)
+
+    do_HEAD = do_GET
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_write_that_is_not_answered_is_sent_again(monkeypatch, arrives):
+    """The client library repeats no write that may have arrived; here it is, and one that had arrived counts as its own."""
+    served = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Stalling)
+    threading.Thread(target=served.serve_forever, daemon=True).start()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{served.server_address[1]}")
+    monkeypatch.setattr(ObjectFiles, "RETRY_SECONDS", 10.0)
+    monkeypatch.setattr(ObjectFiles, "REQUEST_SECONDS", 0.25)
+    monkeypatch.setattr(Stalling, "kept", {})
+    monkeypatch.setattr(Stalling, "arrives", arrives)
+    files = ObjectFiles("s3://runs/x")
+    for write in (
+        lambda: files.create("a", b"1"),
+        lambda: files.stage("b", [b"22"]) == 2,
+        lambda: files.replace("a", b"3") is None,
+        lambda: files.move("b", "c"),
+        lambda: files.remove("c") is None,
+    ):
+        monkeypatch.setattr(Stalling, "seen", set())
+        assert write()
+    assert not files.create("a", b"another's")
+    assert {name.rpartition("/")[2]: data for name, data in Stalling.kept.items()} == {"a": b"3"}
+    served.shutdown()
 
 
 def test_no_credentials(monkeypatch):

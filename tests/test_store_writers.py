@@ -379,7 +379,7 @@ def test_twenty_kills_lose_double_and_invent_nothing(path):
     assert done.stdout, done.stderr
     found = json.loads(done.stdout)
     assert found["rounds"] == 20 and found["killed"] > 10
-    bad = ("lost", "duplicated", "invented", "files_that_differ", "commits_changed", "left_over")
+    bad = ("lost", "duplicated", "invented", "files_that_differ", "commits_changed", "left_over", "moments_that_differ")
     assert {name: found[name] for name in bad} == dict.fromkeys(bad, 0)
     assert done.returncode == 0
 

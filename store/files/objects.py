@@ -12,7 +12,8 @@ import contextlib
 import errno
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -46,6 +47,8 @@ class ObjectFiles:
     immediate = False
     RETRY_SECONDS = 60.0
     """Time over which a request that fails is tried again."""
+    REQUEST_SECONDS = 30.0
+    """Time after which one request counts as unanswered."""
 
     def __init__(self, path: str) -> None:
         if not re.match("s3://[^/]", path):
@@ -66,7 +69,11 @@ class ObjectFiles:
         with self._errors(), self._refused():
             if not service.names_credentials():
                 self._check_credentials(S3Store)
-            self._store = S3Store.from_url(self.path, retry_config=_retry(self.RETRY_SECONDS))
+            self._store = S3Store.from_url(
+                self.path,
+                retry_config=_retry(self.RETRY_SECONDS),
+                client_options=service.client_options(self.REQUEST_SECONDS),
+            )
 
     def _check_credentials(self, kind: Any) -> None:
         """Ask once whether the machine itself has credentials: without any, every request would be tried for a minute."""
@@ -92,6 +99,17 @@ class ObjectFiles:
             raise (said if isinstance(said, RequestError) else permission) from error
         except (kinds.BaseError, FileNotFoundError) as error:
             raise service.explanation(self.path, error, self.RETRY_SECONDS) from error
+
+    def _send(self, request: Callable[[], Any]) -> Any:
+        """A write, sent again while the service stays silent: the client library repeats none that may have arrived."""
+        until = time.monotonic() + self.RETRY_SECONDS
+        while True:
+            try:
+                return request()
+            except self._api.exceptions.BaseError as error:
+                if not service.is_silence(error) or time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
 
     @contextlib.contextmanager
     def _refused(self) -> Iterator[None]:
@@ -191,16 +209,17 @@ class ObjectFiles:
         return names
 
     def create(self, name: str, data: bytes, durable: bool = True) -> bool:
+        sent: list[str] = []
         with self._errors():
             try:
-                self._api.put(self._store, name, data, mode="create")
+                self._send(lambda: sent.append(name) or self._api.put(self._store, name, data, mode="create"))
             except self._api.exceptions.AlreadyExistsError:
-                return False
+                return len(sent) > 1 and self.read(name) == data  # it had arrived, and its answer had not
         return True
 
     def replace(self, name: str, data: bytes, durable: bool = True) -> None:
         with self._errors():
-            self._api.put(self._store, name, data, use_multipart=False)
+            self._send(lambda: self._api.put(self._store, name, data, use_multipart=False))
 
     def stage(self, name: str, parts: Iterable[Any]) -> int:
         size = 0
@@ -219,7 +238,7 @@ class ObjectFiles:
                 if size > _ONE_PUT:
                     self._api.put(self._store, name, itertools.chain(begun, source))
                     return size
-            self._api.put(self._store, name, b"".join(begun), use_multipart=False)
+            self._send(lambda: self._api.put(self._store, name, b"".join(begun), use_multipart=False))
         return size
 
     def settle(self) -> None:
@@ -228,7 +247,7 @@ class ObjectFiles:
     def move(self, source: str, target: str) -> bool:
         try:
             with self._errors():
-                self._api.copy(self._store, source, target)
+                self._send(lambda: self._api.copy(self._store, source, target))
         except FileNotFoundError:
             return False
         self.remove(source)
@@ -236,7 +255,7 @@ class ObjectFiles:
 
     def remove(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError), self._errors():
-            self._api.delete(self._store, name)
+            self._send(lambda: self._api.delete(self._store, name))
 
 
 class _ObjectHandle:

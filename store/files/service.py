@@ -10,6 +10,8 @@ import errno
 import os
 import re
 from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
 
 from ...errors import RequestError, StoreError
 
@@ -26,6 +28,7 @@ _REGION = re.compile(
     r"redirect without LOCATION|PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraint"
 )
 _KEYS = re.compile(r"SignatureDoesNotMatch|InvalidAccessKeyId|ExpiredToken|InvalidToken|TokenRefreshRequired")
+_SILENT = re.compile(r"timed out|operation timed out|error sending request|TimedOut|connection (closed|reset)")
 _DOWN = re.compile(r"after \d+ retries|error sending request|error decoding|status code: 5\d\d|timed out")
 
 
@@ -45,11 +48,20 @@ def check_settings(path: str, settings: Mapping[str, str] = os.environ) -> None:
             f"{path} cannot be reached: {name} is {settings[name]!r}, which is no address of a service: give "
             "https://host or https://host:port."
         )
-    if settings[name].startswith("http://") and settings.get("AWS_ALLOW_HTTP", "").lower() not in ("true", "1"):
+    if settings[name].startswith("http://") and not _allows_http(settings):
         raise RequestError(
             f"{path} cannot be reached: {name} is {settings[name]}, and plain HTTP is not allowed: give an https:// "
             "address, or set AWS_ALLOW_HTTP=true for a service without TLS."
         )
+
+
+def _allows_http(settings: Mapping[str, str]) -> bool:
+    return settings.get("AWS_ALLOW_HTTP", "").lower() in ("true", "1")
+
+
+def client_options(seconds: float, settings: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """Options of the client library; given any, it reads none of its own from the environment."""
+    return {"timeout": timedelta(seconds=seconds), "allow_http": _allows_http(settings)}
 
 
 def names_credentials(settings: Mapping[str, str] = os.environ) -> bool:
@@ -105,6 +117,11 @@ def explanation(path: str, error: BaseException, seconds: float) -> Exception:
             f"({line}): see that it can be reached and run the same command again. Nothing that was committed is lost."
         )
     return OSError(errno.EIO, line)
+
+
+def is_silence(error: BaseException) -> bool:
+    """Whether a request got no answer at all, so that it may have arrived or not."""
+    return _SILENT.search(str(error)) is not None
 
 
 def first_line(error: BaseException) -> str:
