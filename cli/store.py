@@ -6,14 +6,22 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ..destination import for_a_run, for_results, is_address
 from . import options
 from .command import Command, Option
 from .output import print_json
 from .values import Value
+
+
+def _entry(manifest: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """An entry of a manifest that is an object; an empty one where it is missing, or somebody made something else of it."""
+    value = manifest.get(name)
+    return value if isinstance(value, Mapping) else {}
 
 
 def _info(arguments: argparse.Namespace) -> int:
@@ -25,7 +33,7 @@ def _info(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({**facts, "cells": json.loads(table.to_json(orient="records"))})
         return 0
-    capture = facts["manifest"].get("capture", {})
+    capture, moments = (_entry(facts["manifest"], name) for name in ("capture", "moments"))
     rate = facts["states_per_second"]
     lines = {
         "run": f"{facts['path']} (format {facts['format']}, {facts['bytes'] / 1e6:.1f} MB)",
@@ -33,9 +41,7 @@ def _info(arguments: argparse.Namespace) -> int:
         + (f", {rate:.2f} states/s" if rate else ""),
         "model": " ".join(str(capture[k]) for k in ("model", "dtype", "device", "backend") if capture.get(k)),
         "arrays": ", ".join(f"{name} {tuple(spec['shape'])} {spec['dtype']}" for name, spec in facts["arrays"].items()),
-        "moments": f"mean and covariance of resid_post by layer, of {len(facts['manifest']['moments'])} finished cells"
-        if facts["manifest"].get("moments")
-        else "",
+        "moments": f"mean and covariance of resid_post by layer, of {len(moments)} finished cells" if moments else "",
         "faults": "; ".join(
             map(str, facts["faults"].values() if isinstance(facts["faults"], dict) else facts["faults"])
         )

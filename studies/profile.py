@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from .. import checks, store
+from ..destination import local, outside_runs
 from ..errors import RequestError
 from ..hooks import Extractor, States
 from ..hooks.prompts.boundary import Batch, group
@@ -178,8 +179,10 @@ def profile_capture(
     """
     n, rounds = checks.whole("n", n, least=1), checks.whole("rounds", rounds, least=1)
     batch = checks.optional_whole("batch", batch, least=1)
-    if trace is not None and not Path(trace).absolute().parent.is_dir():
-        raise RequestError(f"the folder of --trace {trace} does not exist; create it first")
+    if trace is not None:
+        trace = outside_runs(local(trace, "--trace"), "--trace")
+        if not trace.absolute().parent.is_dir():
+            raise RequestError(f"the folder of --trace {trace} does not exist; create it first")
     if isinstance(model, Extractor):
         loading = {
             "backend": (backend, "hf"),

@@ -76,6 +76,14 @@ def test_batch_bounds_the_prompts_of_a_batch_and_is_put_back(extractor):
     assert extractor.batch_tokens == before
 
 
+def test_a_trace_within_a_run_is_refused_before_anything_runs(extractor, tmp_path):
+    (tmp_path / "run.zarr").mkdir()
+    (tmp_path / "run.zarr" / "plan.json").write_text("{}")
+    with pytest.raises(RequestError, match="lies in the run"):
+        profile_capture(extractor, n=2, rounds=1, trace=tmp_path / "run.zarr" / "trace.json")
+    assert len(list((tmp_path / "run.zarr").iterdir())) == 1
+
+
 def test_the_trace_is_chrome_json_with_named_parts(extractor, tmp_path):
     got = profile_capture(extractor, n=2, rounds=1, trace=tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]

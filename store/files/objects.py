@@ -209,12 +209,18 @@ class ObjectFiles:
         return names
 
     def create(self, name: str, data: bytes, durable: bool = True) -> bool:
-        sent: list[str] = []
+        sent = 0
+
+        def put() -> None:
+            nonlocal sent
+            sent += 1
+            self._api.put(self._store, name, data, mode="create")
+
         with self._errors():
             try:
-                self._send(lambda: sent.append(name) or self._api.put(self._store, name, data, mode="create"))
+                self._send(put)
             except self._api.exceptions.AlreadyExistsError:
-                return len(sent) > 1 and self.read(name) == data  # it had arrived, and its answer had not
+                return sent > 1 and self.read(name) == data  # it had arrived, and its answer had not
         return True
 
     def replace(self, name: str, data: bytes, durable: bool = True) -> None:

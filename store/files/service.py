@@ -59,7 +59,7 @@ def _allows_http(settings: Mapping[str, str]) -> bool:
     return settings.get("AWS_ALLOW_HTTP", "").lower() in ("true", "1")
 
 
-def client_options(seconds: float, settings: Mapping[str, str] = os.environ) -> dict[str, Any]:
+def client_options(seconds: float, settings: Mapping[str, str] = os.environ) -> Any:
     """Options of the client library; given any, it reads none of its own from the environment."""
     return {"timeout": timedelta(seconds=seconds), "allow_http": _allows_http(settings)}
 

@@ -19,7 +19,7 @@ from ...analysis.probing.linear import LinearProbe
 from ...errors import RequestError
 from ...hooks.steering import SteeringVector
 from .config import SteerConfig
-from .same_model import check_same_model
+from .same_model import capture_of, check_same_model
 from .vectors import steering_vector
 
 
@@ -63,7 +63,7 @@ def learn(config: SteerConfig, run: store.Run, chosen: store.Run) -> tuple[Steer
                 raise RequestError(
                     f"the saved vector is for layer {vector.layer}, but layer {config.layer} was asked for"
                 )
-        check_same_model(vector.provenance, run.manifest["capture"], "the saved vector was made with")
+        check_same_model(vector.provenance, capture_of(run), "the saved vector was made with")
         seen |= set(vector.train_items) | set(vector.validation_items)
     data = TrainingStates.read(
         chosen,

@@ -26,7 +26,7 @@ from ...reports.steering import SteerReport
 from .config import SteerConfig
 from .held_out import learn, probe_layer
 from .measure import HeldOutPrompts, measure
-from .same_model import check_same_model, entropy_drift, model_request
+from .same_model import capture_of, check_same_model, entropy_drift, model_request
 
 BASELINE = "unsteered"
 VECTOR = "vector"
@@ -66,7 +66,7 @@ def run_steer(config: SteerConfig, *, progress: bool = True, extractor: Extracto
         )
     if extractor is None:
         extractor = request.load()
-    check_same_model(extractor.manifest(), run.manifest["capture"], "this is")
+    check_same_model(extractor.manifest(), capture_of(run), "this is")
     steerings = _doses(config, vector)
     for dose in steerings.values():
         dose.check_model(extractor)

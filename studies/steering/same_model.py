@@ -21,12 +21,30 @@ from ..models import ModelRequest
 from .config import SteerConfig
 
 
+def capture_of(run: store.Run) -> Mapping[str, Any]:
+    """What the run says of how it was captured.
+
+    Raises
+    ------
+    RequestError
+        It does not say which model it was made with, or not in a form that this version reads.
+    """
+    capture = run.manifest.get("capture")
+    texts = ("model", "dtype", "model_type")
+    if not isinstance(capture, Mapping) or not all(isinstance(capture.get(name), str) for name in texts):
+        raise RequestError(
+            f"{run.path} does not say which model it was made with (the entry capture of its manifest is missing or damaged); "
+            "give a run that `precollapse run` made"
+        )
+    return capture
+
+
 def model_request(config: SteerConfig, run: store.Run) -> ModelRequest:
     """The run's own model, unless the config names another."""
-    capture = run.manifest["capture"]
-    revision = config.revision
-    if revision is None and config.model is None and _is_commit(capture["model_revision"]):
-        revision = capture["model_revision"]  # the commit that the run was made of, wherever its branch stands now
+    capture = capture_of(run)
+    revision, made_of = config.revision, capture.get("model_revision")
+    if revision is None and config.model is None and isinstance(made_of, str) and _is_commit(made_of):
+        revision = made_of  # the commit that the run was made of, wherever its branch stands now
     return ModelRequest(
         config.model or capture["model"],
         dtype=config.dtype or capture["dtype"],
@@ -57,7 +75,7 @@ def entropy_drift(baseline: pd.DataFrame, states: pd.DataFrame, extractor: Extra
         If the dtypes do not explain it: then these are not the run's own weights, whatever they call themselves.
     """
     apart = np.abs(baseline["entropy_bits"].to_numpy() - states["entropy_bits"].to_numpy(float))
-    allowed = max(limits(d).entropy_bits for d in (extractor.manifest()["dtype"], run.manifest["capture"]["dtype"]))
+    allowed = max(limits(d).entropy_bits for d in (extractor.manifest()["dtype"], capture_of(run)["dtype"]))
     typical, most = float(np.median(apart)), float(apart.max())
     if not (typical <= allowed and most <= 4 * allowed):
         raise RequestError(
