@@ -1,8 +1,7 @@
 """Finds the final mathematical expression in generated text.
 
-Guarantees: the last complete, non-blank `\\boxed{...}` is taken with its nested braces balanced, so a retracted box
-does not count, `\\frac{1}{2}` is not cut at its first brace, and two boxes are never merged. Prose is not mistaken for
-an expression.
+Guarantees: the last complete, non-blank `\\boxed{...}` is taken, so a retracted box does not count; prose is not mistaken for an
+expression; and of prose that ends in a formula the formula is read, never a number that is part of it (`x^2+1` is not 1).
 """
 
 from __future__ import annotations
@@ -10,105 +9,186 @@ from __future__ import annotations
 import re
 
 from .answer_span import marked_lines, non_blank_lines, without_empty_marks
-from .read_number import final_number
+from .read_number import Number, last_number, stated_number
+from .rules import EXCERPT, Found, first_found
+from .spelling.announced import last_announced, taken_back_for_another
+from .spelling.answer_text import plain
+from .spelling.boxes import BOX, bare, boxes, placed_boxes
+from .spelling.cues import CUE
+from .spelling.formulas import Formula, final_side, formulas, prose_words
 
-_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
-_BRACE = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
-_TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname|begin|end)\s*\{[^{}]*\}")
-_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
-_FUNCTIONS = frozenset("sin cos tan cot sec csc arcsin arccos arctan ln log exp sqrt pi".split())
-_ANSWER_CUE = re.compile(
-    r"^\W*(?:so |thus |therefore,? )?(?:the )?(?:final )?answer(?: is)?(?![A-Za-z])[\s:=*_]*", re.IGNORECASE
-)
-_MAX_WRAPPINGS = 8
+__all__ = ["EXPRESSION_RULES", "PHRASE_RULES", "boxes", "final_expression", "final_phrase", "is_prose"]
+
 _HAS_CONTENT = re.compile(r"[^\W_]|[∅∞π]")
-_PAIRS = (("**", "**"), ("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("`", "`"))
-
-
-def boxes(text: str) -> list[str]:
-    """Return the contents of all complete, non-blank `\\boxed{...}` and `\\fbox{...}` in `text`, in order.
-
-    A box that is never closed was cut off while being written and is not one. Of boxes within boxes the outermost
-    counts, and one that only wraps another is looked through.
-    """
-    closed = sorted(_closed_boxes(text))
-    outermost: list[tuple[int, int]] = []
-    for start, end in closed:
-        if not outermost or start > outermost[-1][1]:
-            outermost.append((start, end))
-    contents = (_unwrapped(text[start:end]) for start, end in outermost)
-    return [content for content in contents if content]
+_JOINED = re.compile(r"[\s$]*(?:,|and|or|,\s*and|,\s*or|&|\\text\s*\{\s*,?\s*(?:and|or)\s*\})[\s$]*", re.IGNORECASE)
+_BETWEEN_BOXES = re.compile(
+    r"[\s$})]*(?:,|and|or|,\s*and|,\s*or|\\text\s*\{\s*,?\s*(?:and|or)\s*\})[\s$({]*\\(?:boxed|fbox)\s*\{",
+    re.IGNORECASE,
+)
+_LONE_SYMBOL = re.compile(r"\\?[A-Za-z]+(?:_\{?\w+\}?)?(?:\([a-z]\))?")
+_SENTENCE_END = re.compile(r"[.!?][\"')\]*]*\s+(?=[\"'(*$\\]*[A-Z])")
 
 
 def final_expression(text: str) -> str | None:
-    """Return the final answer of a free response as an expression, or None where there is none.
-
-    `final_phrase` when it is an expression or a single word, not prose; else `final_number`.
-    """
-    phrase = final_phrase(text)
-    if phrase is not None and (boxes(text) or not is_prose(phrase)):
-        return phrase
-    number = final_number(_BOX.sub(" ", text))
-    return number.text if number else None
+    """Return the final answer of a free response as an expression, or None where there is none: what the first of
+    `EXPRESSION_RULES` reads that applies."""
+    found = first_found(EXPRESSION_RULES, text)
+    return found[0] if found else None
 
 
 def final_phrase(text: str) -> str | None:
-    """Return the words or symbols that a free response sets apart as its final answer, or None where it does not.
-
-    In this order: the last box; the first line after the last `####`; a text of one line, or a last line that begins
-    with `Answer`.
-    """
-    if found := boxes(text):
-        return found[-1]
-    text = without_empty_marks(_BOX.sub(" ", text))
-    marked = marked_lines(text)
-    lines = non_blank_lines(text) if marked is None else marked[:1]
-    if not lines or (len(lines) > 1 and not _ANSWER_CUE.match(lines[-1])):
-        return None
-    phrase = _bare(_ANSWER_CUE.sub("", lines[-1], count=1))
-    return phrase if _HAS_CONTENT.search(phrase) else None
+    """Return the words or symbols that a free response sets apart as its final answer, or None where it does not: what the first of
+    `PHRASE_RULES` reads that applies."""
+    found = first_found(PHRASE_RULES, text)
+    return found[0] if found else None
 
 
 def is_prose(phrase: str) -> bool:
     """Words beside a number or beside each other are prose; a lone word (`east`) or a formula is not."""
-    bare = _TEXT_COMMAND.sub(" ", phrase)
-    words = [word for word in _WORD.findall(bare) if word.lower() not in _FUNCTIONS]
-    return bool(words) and (len(words) > 1 or bare.strip() != words[0])
+    words = prose_words(phrase)
+    bare_phrase = re.sub(
+        r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname|begin|end)\s*\{[^{}]*\}", " ", phrase
+    )
+    return bool(words) and (len(words) > 1 or bare_phrase.strip() != words[0])
 
 
-def _closed_boxes(text: str) -> list[tuple[int, int]]:
-    """Return the (start, end) of the contents of all boxes whose brace is closed; escaped braces do not count."""
-    openings = {match.end() - 1 for match in _BOX.finditer(text)}
-    found, open_braces = [], []
-    for brace in _BRACE.finditer(text):
-        if brace[0] == "{" or brace.end() - 1 in openings:
-            open_braces.append(brace.end() - 1)
-        elif brace[0] == "}" and open_braces and (opening := open_braces.pop()) in openings:
-            found.append((opening + 1, brace.start()))
-    return found
+# --- rules ------------------------------------------------------------------------------------------------------------
 
 
-def _unwrapped(content: str) -> str:
-    content = _bare(content)
-    for _ in range(_MAX_WRAPPINGS):
-        opening = _BOX.match(content)
-        if not opening or (opening.end(), len(content) - 1) not in _closed_boxes(content):
+def _boxed(text: str) -> Found[str]:
+    """The last box; with those before it where only `and`, `or` or a comma stands between them."""
+    placed = placed_boxes(text)
+    if not placed or taken_back_for_another(text[placed[-1][0] :]):
+        return None
+    answers = [placed[-1][1]]
+    for (end, content), _after in zip(placed[-2::-1], placed[:0:-1], strict=False):
+        if not _BETWEEN_BOXES.match(text, end + 1):
             break
-        content = _bare(content[opening.end() : -1])
-    return content
+        answers.insert(0, content)
+    answer = ", ".join(answers) if len(set(answers)) > 1 else answers[-1]
+    return answer, answer
 
 
-def _bare(expression: str) -> str:
-    """Strip what stands around an expression: white space, dollar signs, emphasis, a full stop."""
-    while True:
-        before = expression
-        expression = expression.strip()
-        stripped = expression.rstrip(".,; \n\t")
-        expression = expression[: len(stripped) + 1] if stripped.endswith("\\right") else stripped
-        for left, right in _PAIRS:
-            if len(expression) > len(left) + len(right) and expression.startswith(left) and expression.endswith(right):
-                inner = expression[len(left) : -len(right)]
-                if left not in inner and right not in inner:
-                    expression = inner
-        if expression == before:
-            return expression
+def _marked_expression(text: str) -> Found[str]:
+    """The first line after the last `####` that marks an answer: as an expression, or its number."""
+    lines = marked_lines(_unboxed(text))
+    if lines is None:
+        return None
+    phrase = _phrase(lines[0])
+    if phrase is not None and not is_prose(phrase):
+        return phrase, lines[0]
+    number = next((n for line in lines if (n := last_number(line)) is not None), None)
+    return _text(number), lines[0]
+
+
+def _announced_expression(text: str) -> Found[str]:
+    """What the last cue announces: an expression, the formula in it, or its number."""
+    clause = last_announced(plain(_unboxed(text)))
+    if clause is None:
+        return None
+    phrase = _phrase(clause)
+    if phrase is not None and not is_prose(phrase):
+        return phrase, clause
+    inside = [f for f in formulas(clause) if not _LONE_SYMBOL.fullmatch(f.content)]
+    if inside:
+        return _joined(clause, inside, first=True), clause
+    number = stated_number(clause)
+    return None if number is None else (number.text, clause)
+
+
+def _only_line(text: str) -> Found[str]:
+    """A text of one line, where it is an expression."""
+    lines = non_blank_lines(without_empty_marks(_unboxed(text)))
+    if len(lines) != 1 or CUE.search(lines[0]):
+        return None
+    phrase = _phrase(plain(lines[0]))
+    return None if phrase is None or is_prose(phrase) else (phrase, lines[0])
+
+
+def _last_formula(text: str) -> Found[str]:
+    """The last formula, where no number follows it; with those before it that only `and`, `or` or a comma parts from it."""
+    text = plain(_unboxed(text))
+    found = [f for f in formulas(text) if not _LONE_SYMBOL.fullmatch(f.content)]
+    if not found:
+        return None
+    last = found[-1]
+    if re.search(r"\d", text[last.end :]):
+        return None
+    sentence = _start_of_sentence(text, last.start)
+    return _joined(text, [f for f in found if f.start >= sentence], first=False), text[sentence : last.end][
+        -2 * EXCERPT :
+    ]
+
+
+def _last_number_alone(text: str) -> Found[str]:
+    """The last number, where it is not part of a formula, an inequality or a pair."""
+    text = _unboxed(text)
+    return _text(last_number(text, alone=True)), text[-EXCERPT:]
+
+
+def _marked_phrase(text: str) -> Found[str]:
+    lines = marked_lines(_unboxed(text))
+    return None if lines is None else (_phrase(lines[0]), lines[0])
+
+
+def _announced_phrase(text: str) -> Found[str]:
+    clause = last_announced(plain(_unboxed(text)))
+    return None if clause is None else (_phrase(clause), clause)
+
+
+def _only_line_phrase(text: str) -> Found[str]:
+    lines = non_blank_lines(without_empty_marks(_unboxed(text)))
+    return None if len(lines) != 1 else (_phrase(plain(lines[0])), lines[0])
+
+
+EXPRESSION_RULES = {
+    "box": _boxed,
+    "mark": _marked_expression,
+    "cue": _announced_expression,
+    "only line": _only_line,
+    "last formula": _last_formula,
+    "last number": _last_number_alone,
+}
+"""The rules for expressions, in their order."""
+
+PHRASE_RULES = {"box": _boxed, "mark": _marked_phrase, "cue": _announced_phrase, "only line": _only_line_phrase}
+"""The rules for answers in words, in their order."""
+
+
+def _unboxed(text: str) -> str:
+    """A text whose boxes (all of them cut off) are gone."""
+    return BOX.sub(" ", text)
+
+
+def _phrase(line: str) -> str | None:
+    phrase = bare(plain(line))
+    return phrase if _HAS_CONTENT.search(phrase) else None
+
+
+def _text(number: Number | None) -> str | None:
+    return None if number is None else number.text
+
+
+def _joined(text: str, found: list[Formula], first: bool) -> str | None:
+    """The formula that a sentence states: its first or last one, together with those that only `and`, `or` or a comma parts from it."""
+    if first:
+        group = [found[0]]
+        for formula in found[1:]:
+            if not _JOINED.fullmatch(text[group[-1].end : formula.start]):
+                break
+            group.append(formula)
+    else:
+        group = [found[-1]]
+        for formula in found[-2::-1]:
+            if not _JOINED.fullmatch(text[formula.end : group[0].start]):
+                break
+            group.insert(0, formula)
+    return ", ".join(final_side(f.content) for f in group)
+
+
+def _start_of_sentence(text: str, position: int) -> int:
+    """Where the sentence begins that a formula stands in; a displayed formula belongs to the sentence that leads to it."""
+    start = 0
+    for end in _SENTENCE_END.finditer(text, 0, position):
+        start = end.end()
+    return max(start, text.rfind("\n\n", 0, max(0, position - 2)) + 1)

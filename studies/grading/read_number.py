@@ -14,59 +14,29 @@ from decimal import Decimal
 from fractions import Fraction
 
 from .answer_span import marked_lines
+from .rules import EXCERPT, Found, first_found
+from .spelling.announced import last_announced, taken_back_for_another
+from .spelling.answer_text import plain
+from .spelling.boxes import placed_boxes
+from .spelling.number_text import UNREADABLE, number_text
 
-_CHARACTERS = str.maketrans(
-    {
-        **dict.fromkeys("\u2212\ufe63\uff0d\u2010\u2011\u2013", "-"),
-        **{chr(0xFF10 + digit): str(digit) for digit in range(10)},
-        "\uff0b": "+",
-        "\uff0c": ",",
-        "\uff0e": ".",
-        "\uff05": "%",
-        "\uff0f": "/",
-        "\u2044": "/",
-        "\uff04": "$",
-        "\uffe5": "¥",
-        "½": " 1/2",
-        "¼": " 1/4",
-        "¾": " 3/4",
-        "⅓": " 1/3",
-        "⅔": " 2/3",
-        "⅛": " 1/8",
-        "⅜": " 3/8",
-        "⅝": " 5/8",
-        "⅞": " 7/8",
-        "⅕": " 1/5",
-        "⅖": " 2/5",
-        "⅗": " 3/5",
-        "⅘": " 4/5",
-        "⅙": " 1/6",
-        "⅚": " 5/6",
-    }
-)
-_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
-
-_SUPERSCRIPT_RUN = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
-_LATEX_SPACE_IN_NUMBER = re.compile(r"(?<=[0-9])(?:\\[,;:!]|[\u00a0\u2009\u202f])(?=[0-9]{3}(?![0-9]))")
-_SPACE_BEFORE_THOUSANDS = re.compile(r"(?<=[0-9])[ ](?=(?:[0-9]{3}[ ])*000(?![0-9]))")
-_LATEX_COMMA = re.compile(r"\{,\}(?:\\!)?|,\\!")
-_LATEX_FRACTION = re.compile(
-    r"(?:(?<![A-Za-z0-9])(?P<whole>[0-9])\s*)?\\[dtc]?frac\s*(?:\{\s*([0-9]+)\s*\}|([0-9]))\s*(?:\{\s*([0-9]+)\s*\}|([0-9]))"
-)
-_LATEX_COMMAND = re.compile(r"\\[A-Za-z]+")
-_TIMES_POWER_OF_TEN = re.compile(
-    r"(?<=[0-9])\s*(?:×|x|\*|·|\\times|\\cdot)\s*10\s*(?:\^|\*\*)\s*(?:\{\s*([-+]?[0-9]{1,3})\s*\}|([-+]?[0-9]{1,3}))(?![0-9])"
-)
-_POWER = re.compile(r"(?<![0-9.,A-Za-z])([0-9]{1,4})\s*(?:\^|\*\*)\s*(?:\{\s*([0-9]{1,2})\s*\}|([0-9]{1,2}))(?![0-9])")
-
-_CURRENCY = "$€£¥₹₩₽"
-_NUMBER = re.compile(
+_CURRENCY = "$€£¥₹₩₽₪₺₦৳"
+_GROUPED = r"""
+    [0-9]{1,3}(?:\.[0-9]{3})+,[0-9]+(?![0-9])                        # 1.234,56
+    | [0-9]{1,3}(?:\.[0-9]{3}){2,}(?![0-9])                         # 1.234.567
+    | [0-9]{1,3}(?:,[0-9]{3})+(?![0-9])(?:\.[0-9]+)?                 # 1,234.5
+    | [0-9]{1,2}(?:,[0-9]{2})+,[0-9]{3}(?![0-9])(?:\.[0-9]+)?        # 12,34,567
+    | [0-9]{1,3}(?:'[0-9]{3})+(?![0-9])(?:[.,][0-9]+)?               # 1'234.5
+    | (?<![(\[{,.0-9])(?<!,[ ])(?:[0-9]+,(?:[0-9]{1,2}|[0-9]{4,})|0,[0-9]{3})(?![0-9,.]|\.[0-9])(?![ ]?,[ ]?[0-9])  # 3,14
+"""
+_QUANTITY = re.compile(
     rf"""
-    (?:(?<![0-9A-Za-z)\]}}])(?P<sign>[-+]))?
+    (?P<unreadable>{UNREADABLE})
+    | (?:(?<![0-9A-Za-z)\]}}])(?P<sign>[-+]))?
     (?:[{_CURRENCY}][ ]?(?P<inner_sign>[-+])?)?
     (?:(?<![0-9A-Za-z])|(?<=USD)|(?<=EUR)|(?<=GBP)|(?<=INR)|(?<=Rs))
     (?:(?P<whole>[0-9]+)(?:[ ]|[ ]and[ ])(?=[0-9]+/[1-9][0-9]*(?![0-9/]|\.[0-9])))?
-    (?P<digits>[0-9]{{1,3}}(?:,[0-9]{{3}})+(?![0-9])(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?|(?<!\w)\.[0-9]+)
+    (?P<digits>{_GROUPED} | [0-9]+(?:\.[0-9]+)? | (?<!\w)\.[0-9]+)
     (?:[eE](?P<exponent>[-+]?[0-9]{{1,3}})(?![0-9A-Za-z]))?
     (?P<over>(?:[ ]?/[ ]?[0-9]+(?![0-9]|\.[0-9]))*)
     """,
@@ -75,6 +45,17 @@ _NUMBER = re.compile(
 _RAISED_OR_LOWERED = re.compile(r"(?:\^|(?<=[0-9A-Za-z)}\]])_)\{?$")
 MOST_DIGITS = 10_000
 """Most characters of a number."""
+_EQUALS = re.compile("[=≈]")
+_ONLY_BEFORE = re.compile(
+    r"[\W_]*(?:(?:about|approximately|around|exactly|roughly|therefore|thus|then|simply|just|only|a total of|x|y|n)[\W_]*)*",
+    re.IGNORECASE,
+)
+_GOES_ON = re.compile(r"\s*(?:[-+*/×÷^–,]|and\b|or\b|to\b|plus\b|minus\b|times\b)[ ]*[$(]?[0-9]", re.IGNORECASE)
+_AROUND = 60  # characters
+_OPERATOR_BEFORE = re.compile(r"(?:[\w)\]}][ ]?[-+*/^×·÷]|[<>≤≥≠^/])[ ]?$")
+_OPERATOR_AFTER = re.compile(r"[A-Za-z](?![A-Za-z])(?!\.?\s*$)|[ ]?(?:[+*/^×·÷<>≤≥≠]|-(?=[ ]?[\w(]))[ ]?[\w(\\]")
+_OPEN_PAIR = re.compile(r"[(\[][^()\[\]\n]*,[^()\[\]\n]*$|[(\[][^()\[\]\n,]*$")
+_CLOSED_PAIR = re.compile(r"[^()\[\]\n]*,[^()\[\]\n]*[)\]]|[)\]]")
 _OVER_PART = re.compile("[0-9]+")
 _WHOLE_TEXT_WRAP = re.compile(r"^(?:\\[(\[]|\${1,2}(?=.*\$$)|\s)+|(?:\\[)\]]|(?<=.)\$|\s)+$", re.DOTALL)
 
@@ -96,63 +77,105 @@ class Number:
     value: Fraction
 
 
-def final_number(text: str) -> Number | None:
-    """Return the final answer of a free response as a number, or None where there is none.
-
-    With a `####`: the last number of the first line after the last `####` that holds a number. Without: the last
-    number.
-    """
+def _marked(text: str) -> Found[Number]:
+    """The last number of the first line after the last `####` that marks an answer."""
     lines = marked_lines(text)
     if lines is None:
-        return last_number(text)
-    return next((number for line in lines if (number := last_number(line))), None)
+        return None
+    number, line = next(((n, line) for line in lines if (n := last_number(line)) is not None), (None, lines[0]))
+    return number, line
 
 
-def last_number(text: str) -> Number | None:
-    """Return the last number in `text`, or None where there is none."""
-    text = _plain(text)
+def _boxed(text: str) -> Found[Number]:
+    """The last number of the last box that holds one, where the text does not take it back for another."""
+    for end, box in reversed(placed_boxes(text)):
+        if (number := last_number(box)) is not None:
+            return None if taken_back_for_another(text[end:]) else (number, box)
+    return None
+
+
+def _announced(text: str) -> Found[Number]:
+    """What the last cue announces, where it is plain which number that is."""
+    clause = last_announced(plain(text))
+    number = None if clause is None else stated_number(clause)
+    return None if number is None or clause is None else (number, clause)
+
+
+def _last(text: str) -> Found[Number]:
+    """The last number of the text, or none where the last quantity cannot be read as one."""
+    return last_number(text), text[-EXCERPT:]
+
+
+RULES = {"mark": _marked, "box": _boxed, "cue": _announced, "last number": _last}
+"""The rules for numbers, in their order."""
+
+
+def final_number(text: str) -> Number | None:
+    """Return the final answer of a free response as a number, or None where there is none: what the first of `RULES` reads that
+    applies. A quantity of which no number can be read (`\\frac{\\pi}{6}`) is no answer, and what stands before it is not taken
+    in its place."""
+    found = first_found(RULES, text)
+    return found[0] if found else None
+
+
+def last_number(text: str, alone: bool = False) -> Number | None:
+    """Return the last number in `text`, or None where there is none or the last quantity cannot be read as one.
+
+    Parameters
+    ----------
+    text : str
+    alone : bool
+        Whether one that is part of a sum, a product, an inequality or a pair counts as one that cannot be read.
+    """
+    text = number_text(text)
     last = None
-    for match in _NUMBER.finditer(text):
-        if len(match[0]) > MOST_DIGITS:  # a number all the same: what stands before it is not the answer
+    for match in _QUANTITY.finditer(text):
+        if match["unreadable"] or len(match[0]) > MOST_DIGITS or _part_of_a_formula(match, text):
             last = None
         elif (number := _read(match, text)) is not None:
-            last = number
+            last = None if alone and not _stands_alone(match, text) else number
     return last
+
+
+def _stands_alone(match: re.Match[str], text: str) -> bool:
+    before, after = text[max(0, match.start() - _AROUND) : match.start()], text[match.end() : match.end() + _AROUND]
+    in_brackets = _OPEN_PAIR.search(before) and _CLOSED_PAIR.match(after)
+    return not (_OPERATOR_BEFORE.search(before) or _OPERATOR_AFTER.match(after) or in_brackets)
+
+
+def stated_number(clause: str) -> Number | None:
+    """The number that a clause after a cue states, or None where it is not plain which."""
+    plain = number_text(clause)
+    quantities = [
+        match for match in _QUANTITY.finditer(plain) if match["unreadable"] or _read(match, plain) is not None
+    ]
+    if len(quantities) < 2 or _EQUALS.search(plain):
+        return last_number(clause)
+    first = quantities[0]
+    if first["unreadable"] or _part_of_a_formula(first, plain) or len(first[0]) > MOST_DIGITS:
+        return None
+    if not _ONLY_BEFORE.fullmatch(plain[: first.start()]) or _GOES_ON.match(plain, first.end()):
+        return None
+    return _read(first, plain)
+
+
+def _part_of_a_formula(match: re.Match[str], text: str) -> bool:
+    before, after = text[max(0, match.start() - 3) : match.start()], text[match.end() : match.end() + 3]
+    return before.rstrip(" *·").endswith(UNREADABLE) or after.lstrip(" *·").startswith(UNREADABLE)
 
 
 def whole_number(text: str) -> Number | None:
     """Return the number that `text` consists of (a currency sign and a full stop may stand beside it), or else None."""
-    text = _plain(_WHOLE_TEXT_WRAP.sub("", text)).strip().rstrip(".")
-    match = _NUMBER.fullmatch(text)
-    return _read(match, text) if match and len(text) <= MOST_DIGITS else None
-
-
-def _plain(text: str) -> str:
-    """Rewrite typographic and LaTeX spellings of numbers to plain ASCII ones; other LaTeX commands become spaces."""
-    text = text.translate(_CHARACTERS)
-    text = _SUPERSCRIPT_RUN.sub(lambda run: "^" + run[0].translate(_SUPERSCRIPTS), text)
-    text = text.replace(r"\$", "$").replace(r"\%", "%")
-    text = _LATEX_COMMA.sub(",", text)
-    text = _LATEX_SPACE_IN_NUMBER.sub("", text)
-    text = _SPACE_BEFORE_THOUSANDS.sub("", text)
-    text = _LATEX_FRACTION.sub(_slash, text)
-    text = _TIMES_POWER_OF_TEN.sub(lambda power: f"e{power[1] or power[2]}", text)
-    text = _POWER.sub(lambda power: str(int(power[1]) ** int(power[2] or power[3])), text)
-    return _LATEX_COMMAND.sub(" ", text)
-
-
-def _slash(fraction: re.Match[str]) -> str:
-    whole = f"{fraction['whole']} " if fraction["whole"] else ""
-    before = fraction.string[: fraction.start()][-1:]
-    apart = " " if before.isalnum() else ""  # after a letter or a name's digit it is a number of its own
-    return f"{apart}{whole}{fraction[2] or fraction[3]}/{fraction[4] or fraction[5]}"
+    text = number_text(_WHOLE_TEXT_WRAP.sub("", text)).strip().rstrip(".")
+    match = _QUANTITY.fullmatch(text)
+    return _read(match, text) if match and not match["unreadable"] and len(text) <= MOST_DIGITS else None
 
 
 def _read(match: re.Match[str], text: str) -> Number | None:
     if _RAISED_OR_LOWERED.search(text, max(0, match.start() - 3), match.start()):
         return None
     negative = "-" in (match["sign"], match["inner_sign"])
-    spelling = match["digits"].replace(",", "")
+    spelling = _plain_digits(match["digits"])
     if match["exponent"]:
         spelling += f"e{match['exponent']}"
     value = Fraction(Decimal(spelling))
@@ -170,6 +193,21 @@ def _read(match: re.Match[str], text: str) -> Number | None:
     if negative and value:
         value, spelled = -value, f"-{spelled}"
     return Number(spelled, value)
+
+
+def _plain_digits(digits: str) -> str:
+    """Digits with a point before the decimals and no signs between groups."""
+    digits = digits.replace("'", "")
+    point, comma = digits.rfind("."), digits.rfind(",")
+    if point >= 0 and comma >= 0:  # the later of the two stands before the decimals
+        return digits.replace(".", "").replace(",", ".") if comma > point else digits.replace(",", "")
+    if digits.count(".") > 1:
+        return digits.replace(".", "")
+    if comma >= 0:
+        groups = digits.split(",")
+        decimal = len(groups) == 2 and (len(groups[1]) != 3 or groups[0] == "0")
+        return digits.replace(",", "." if decimal else "")
+    return digits
 
 
 def _decimal_text(number: Decimal) -> str:

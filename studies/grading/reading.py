@@ -8,13 +8,15 @@ was not read in time is no answer. Ordinary texts are read here, as the readers 
 from __future__ import annotations
 
 import atexit
+import json
 import logging
 import os
 import threading
 from collections.abc import Mapping
 
 from .read_number import Number
-from .readers import Answer, as_number, read
+from .readers import EXPLAIN, Answer, as_number, read
+from .spelling.answer_text import after_thinking
 from .worker import TIME_LIMIT, Worker
 
 LONGEST = 100_000
@@ -54,8 +56,16 @@ def option(text: str, choices: Mapping[str, str], seconds: float = TIME_LIMIT) -
     return answer if isinstance(answer, str) else None
 
 
+def each_rule(
+    reader: str, text: str, choices: Mapping[str, str] | None, seconds: float = TIME_LIMIT
+) -> list[tuple[str, bool, str | None, str]]:
+    """What each rule of a reader reads: its name, whether it applies, the answer, the text that it read; [] where time ran out."""
+    answer = _read(EXPLAIN + reader, text, choices, seconds)
+    return [tuple(row) for row in json.loads(answer)] if isinstance(answer, str) else []
+
+
 def _read(reader: str, text: str, choices: Mapping[str, str] | None, seconds: float) -> Answer:
-    text = text[-LONGEST:].replace("\0", " ")
+    text = after_thinking(text).text[-LONGEST:].replace("\0", " ")
     if len(text) + sum(map(len, (choices or {}).values())) <= _SHORT:
         return read(reader, text, choices)
     with _lock:

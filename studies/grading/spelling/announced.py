@@ -1,0 +1,65 @@
+"""What a text announces as its answer: the clause after its last cue, unless it takes that back.
+
+Guarantees that `the first answer is`, `the answer choices are` and a question (`the answer is 5?`) announce nothing, and that a
+clause which the text turns against afterwards (`Wait, that is wrong`) is not read.
+"""
+
+from __future__ import annotations
+
+import re
+
+from .cues import CUE, CUE_ALONE, FAILED, INTERMEDIATE, TAKEN_BACK
+
+_REACH = 400  # characters
+_CLAUSE_END = re.compile(
+    r"""[.!?]["')\]*$]*[ ]+(?=[A-Z][a-z']|[A-Z][ ]+[a-z]|[^\x00-\x7f])|[;]?[ ]*\b(?:because|since|due to|as we|whereas|where)\b""",
+    re.IGNORECASE,
+)
+_NEW_SENTENCE = re.compile(r"""[.!?]["')\]*$]*[ ]+(?=\(?[A-Z])""")
+
+
+def last_announced(text: str) -> str | None:
+    """The clause after the last cue of a text, or None where there is none that stands.
+
+    Parameters
+    ----------
+    text : str
+        Without emphasis (`answer_text.plain`).
+    """
+    for cue in reversed(list(CUE.finditer(text))):
+        if INTERMEDIATE.search(cue[0]) or text[cue.end() : cue.end() + 1] == "." and not cue[0].endswith((" ", ":")):
+            continue
+        line, end = rest_of_line(text, cue.end())
+        clause = clause_of(line)
+        if not re.search(r"\w|[∅∞π]", clause):
+            continue
+        after = text[end - len(line) + len(clause) :]
+        if clause.rstrip(" *\"')").endswith("?") or TAKEN_BACK.search(after):
+            return None
+        return clause
+    return None
+
+
+def rest_of_line(text: str, position: int) -> tuple[str, int]:
+    """The rest of the line from `position`, or the next line that has words when the rest has none, and where it ends."""
+    end = position
+    for line in text[position : position + _REACH].splitlines(keepends=True):
+        end += len(line)
+        if re.search(r"\w", line) and not CUE_ALONE.fullmatch(line):
+            return line.rstrip("\r\n"), end - (len(line) - len(line.rstrip("\r\n")))
+    return "", end
+
+
+def clause_of(line: str) -> str:
+    """A line up to its second sentence, or to where an explanation begins."""
+    ends = [
+        m.start() + (1 if line[m.start()] in ".!?" else 0)
+        for m in (_CLAUSE_END.search(line), _NEW_SENTENCE.search(line))
+        if m
+    ]
+    return line[: min(ends)] if ends else line
+
+
+def taken_back_for_another(after: str) -> bool:
+    """Whether the text after an answer turns against it and announces one anew."""
+    return bool(TAKEN_BACK.search(after) or FAILED.search(after)) and last_announced(after) is not None
