@@ -5,6 +5,7 @@ Guarantees exact values, never a tolerance, and that what cannot be read counts 
 
 from __future__ import annotations
 
+from .explaining import Explanation, RuleReading, explain
 from .graders import Grade, grade
 
-__all__ = ["Grade", "grade"]
+__all__ = ["Explanation", "Grade", "RuleReading", "explain", "grade"]

@@ -7,16 +7,22 @@ rules.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ...checks import shown
 from ...errors import RequestError
 from ..items import CHOICE, FORMATS
-from .math_equality import TIME_LIMIT, expressions_equal
+from .math_equality import answer_key, expressions_equal
 from .read_expression import is_prose
 from .reading import GOLD_LONGEST, final_expression, final_number, final_phrase, option, whole_number
+from .worker import TIME_LIMIT
 
+NUMBER, EXPRESSION, PHRASE, OPTION = "number", "expression", "phrase", "option"
+"""What an answer can be."""
+VERSION = 2
+"""Of the rules that read and compare answers, recorded in the settings of runs; 1 is what runs without it were graded by."""
 _NUMBER_BENCHMARKS = ("gsm8k", "builtin")
 _LETTERS, _DIGITS = "ABCDE", "12345"
 
@@ -89,15 +95,66 @@ def grade(
         raise RequestError(
             f"the gold answer of a {benchmark} item has {len(gold)} characters; at most {GOLD_LONGEST} are compared"
         )
-    if choices is not None or FORMATS.get(benchmark) == CHOICE:
+    kind = answer_kind(benchmark, gold, choices, seconds)
+    if kind == OPTION:
         return _grade_option(benchmark, text, gold.strip(), choices, seconds)
-    if benchmark in _NUMBER_BENCHMARKS or (benchmark not in FORMATS and whole_number(gold, seconds)):
+    if kind == NUMBER:
         return _grade_number(benchmark, text, gold, seconds)
-    if benchmark not in FORMATS and is_prose(gold):
+    if kind == PHRASE:
         phrase = final_phrase(text, seconds)
         return Grade(phrase, phrase is not None and _same_words(phrase, gold), phrase is not None)
     answer = final_expression(text, seconds)
     return Grade(answer, answer is not None and expressions_equal(gold, answer, seconds), answer is not None)
+
+
+def answer_kind(
+    benchmark: str, gold: str, choices: Mapping[str, str] | Iterable[str] | None = None, seconds: float = TIME_LIMIT
+) -> str:
+    """What the answers of an item are: `OPTION`, `NUMBER`, `PHRASE` or `EXPRESSION`."""
+    if choices is not None or FORMATS.get(benchmark) == CHOICE:
+        return OPTION
+    if benchmark in _NUMBER_BENCHMARKS or (benchmark not in FORMATS and whole_number(gold, seconds)):
+        return NUMBER
+    return PHRASE if benchmark not in FORMATS and is_prose(gold) else EXPRESSION
+
+
+def answer_class(
+    benchmark: str,
+    answer: str,
+    gold: str,
+    choices: Mapping[str, str] | Iterable[str] | None = None,
+    seconds: float = TIME_LIMIT,
+) -> str:
+    """The class of an answer: answers of one item are one answer when their classes are the same text.
+
+    It is the equality of `grade`, for counting different answers: those equal to the gold answer are one class, and no two answers of
+    one class have different verdicts.
+
+    Parameters
+    ----------
+    benchmark, gold, choices, seconds
+        As in `grade`.
+    answer : str
+        As parsed.
+
+    Examples
+    --------
+    >>> from precollapse.studies.grading import graders
+    >>> graders.answer_class("math500", r"\\frac{1}{2}", "0.5") == graders.answer_class("math500", "0.50", "0.5")
+    True
+    """
+    kind = answer_kind(benchmark, gold, choices, seconds)
+    if kind == OPTION:
+        return answer
+    if kind == PHRASE:
+        return _words(answer)
+    if kind == NUMBER:
+        number = whole_number(answer, seconds)
+        return answer if number is None else str(number.value)
+    if "".join(answer.split()) == "".join(gold.split()):
+        answer = gold
+    found = answer_key(answer, gold, seconds)
+    return "".join(answer.split()) if found is None else found
 
 
 def _grade_number(benchmark: str, text: str, gold: str, seconds: float) -> Grade:
@@ -111,19 +168,28 @@ def _grade_number(benchmark: str, text: str, gold: str, seconds: float) -> Grade
 
 
 def _same_words(phrase: str, gold: str) -> bool:
-    return " ".join(phrase.split()).casefold() == " ".join(gold.split()).casefold().rstrip(".")
+    return _words(phrase) == _words(gold)
+
+
+def _words(phrase: str) -> str:
+    """A phrase without case, spacing, a leading article and a full stop."""
+    return re.sub(r"^(?:the|an?)\s+(?=\S)", "", " ".join(phrase.split()).casefold().rstrip(". "))
 
 
 def _grade_option(
     benchmark: str, text: str, gold: str, choices: Mapping[str, str] | Iterable[str] | None, seconds: float
 ) -> Grade:
-    if choices is None:
-        choices = _DIGITS if gold.isdigit() else _LETTERS
-    if not isinstance(choices, Mapping):
-        choices = dict.fromkeys(choices, "")
+    choices = labelled(gold, choices)
     if gold not in choices:
         raise RequestError(
             f"the gold answer {shown(gold)} of a {benchmark} item is not one of its labels {', '.join(choices)}"
         )
     answer = option(text, choices, seconds)
     return Grade(answer, answer == gold, answer is not None)
+
+
+def labelled(gold: str, choices: Mapping[str, str] | Iterable[str] | None) -> Mapping[str, str]:
+    """Label to option text, the texts empty where only the labels are known."""
+    if choices is None:
+        choices = _DIGITS if gold.isdigit() else _LETTERS
+    return choices if isinstance(choices, Mapping) else dict.fromkeys(choices, "")

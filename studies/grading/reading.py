@@ -11,6 +11,7 @@ import atexit
 import json
 import logging
 import os
+import re
 import threading
 from collections.abc import Mapping
 
@@ -23,6 +24,7 @@ LONGEST = 100_000
 """Characters of a text that are read: its last ones."""
 GOLD_LONGEST = 10_000
 """Most characters of a gold answer."""
+_MANY_BLANKS = re.compile(r"[ \t]{4,}")
 _SHORT = 4_000
 """Up to so many characters the slowest reading takes less than a second."""
 _log = logging.getLogger(__name__)
@@ -65,7 +67,8 @@ def each_rule(
 
 
 def _read(reader: str, text: str, choices: Mapping[str, str] | None, seconds: float) -> Answer:
-    text = after_thinking(text).text[-LONGEST:].replace("\0", " ")
+    text = after_thinking(text).text[-LONGEST:]
+    text = _MANY_BLANKS.sub("   ", text.replace("\0", " "))
     if len(text) + sum(map(len, (choices or {}).values())) <= _SHORT:
         return read(reader, text, choices)
     with _lock:
