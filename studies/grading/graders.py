@@ -23,6 +23,7 @@ NUMBER, EXPRESSION, PHRASE, OPTION = "number", "expression", "phrase", "option"
 """What an answer can be."""
 VERSION = 2
 """Of the rules that read and compare answers, recorded in the settings of runs; 1 is what runs without it were graded by."""
+_LATEX_TEXT = re.compile(r"\\(?:text|textbf|textit|mathrm|mbox)\s*\{([^{}]*)\}")
 _NUMBER_BENCHMARKS = ("gsm8k", "builtin")
 _LETTERS, _DIGITS = "ABCDE", "12345"
 
@@ -173,7 +174,9 @@ def _same_words(phrase: str, gold: str) -> bool:
 
 def _words(phrase: str) -> str:
     """A phrase without case, spacing, a leading article and a full stop."""
-    return re.sub(r"^(?:the|an?)\s+(?=\S)", "", " ".join(phrase.split()).casefold().rstrip(". "))
+    return re.sub(
+        r"^(?:the|an?)\s+(?=\S)", "", " ".join(_LATEX_TEXT.sub(r"\1", phrase).split()).casefold().rstrip(". ")
+    )
 
 
 def _grade_option(

@@ -35,7 +35,7 @@ _CLAUSE_END = re.compile(f"{_NEW_SENTENCE}|{_REASON}|因为|因為|क्यो�
 _GOES_ON = (
     "and or nor not but for because since due as while whereas which that then if rather instead over only again also too "
     "here best to vs where with given though although obviously clearly definitely indeed overall alone therefore so thus who "
-    "porque ya que car parce puisque weil denn pois karena y e et und ou oder dan atau per fits makes matches"
+    "porque ya que parce puisque weil denn pois karena y e et und ou oder dan atau fits makes matches"
 )
 _AFTER_OPTION = re.compile(rf"[ ]+{_any_word(_GOES_ON)}", re.IGNORECASE)
 """`A because`, `A and B`: words after which a bare letter still stands for an option."""
@@ -63,7 +63,7 @@ _ANNOUNCES = _any_word("option options choice answer answers letter choose chose
 _COMMITS = re.compile(
     r"""(?:^|[:=>→⇒,;.!?\n({\["'-]|(?:是|为|為|选|選|选择|选项|項|은|は|が|选项为|है|ہے)|"""
     + _any_word(
-        "option choice answer letter is be was it's that's choose chose select pick picked with for think say believe "
+        "option choice answer letter is be was it's that's choose chose select pick picked with for think say believe leaves leaving remains "
         "guess probably definitely likely clearly actually thus so hence therefore only just but either or and both "
         "es est é ist adalah будет это هو هي হল हैं opción opção alternativa réponse respuesta resposta ответ вариант"
     )
@@ -106,8 +106,12 @@ _CALLED = re.compile(r"\w[(\[]\s*$")
 _FORMULA_AFTER = re.compile(
     r"\s*(?:[=^_+*<>≤≥×÷∪∩]|/(?![A-Za-z]\b)|\\(?:cap|cup|times|cdot|le|ge))|\(\s*-?[\d.]+\s*,|[²³₀-₉]"
 )
-_FORMULA_BEFORE = re.compile(r"(?:[+*^_<>≤≥×÷∪∩∠△]|\\[A-Za-z]+|\d[ ]*=)[ ]*$|(?<=\d)-$")
+_FORMULA_BEFORE = re.compile(r"(?:\\[A-Za-z]+\s*\{|[+*^_<>≤≥×÷∪∩∠△]|\\[A-Za-z]+|\d[ ]*=)[ ]*$|(?<=\d)-$")
 _INITIALISM = re.compile(r"\.[A-Za-z](?:\.|\b)")
+_LEADS = re.compile(
+    r"[\W_]*(?:(?:the|an?|option|choice|letter|answer|is|it|la|le|el|die|der|das|alternativa|opción|opção|letra|réponse|буква|вариант|选项|就是)[\W_]+)*",
+    re.IGNORECASE,
+)
 _CONTEXT = 90  # characters
 _SHORT_LINE = 5  # words
 _ONLY_AROUND = re.compile(
@@ -213,9 +217,9 @@ class Labels:
         short = first.committed and len(clause.split()) <= _SHORT_LINE  # "So I choose B."
         return first.label if (at_start and marked) or short else None
 
-    def mentions(self, text: str, start: int = 0, end: int | None = None) -> list[Mention]:
+    def mentions(self, text: str, start: int = 0, end: int | None = None, announced: bool = False) -> list[Mention]:
         """Return the options that `text[start:end]` names, those it rules out among them; what stands before `start` on the same
-        line tells how."""
+        line tells how, and one that it begins with is committed to where words before it announce an answer."""
         end = len(text) if end is None else end
         if alone := self.alone(text[start:end]):
             before = text[max(0, start - _CONTEXT) : start].rpartition("\n")[2]
@@ -231,7 +235,14 @@ class Labels:
                 refused[i] |= refused[i + 1]
                 things[i] |= things[i + 1] and not (found[i][0] is not None and found[i][0].bracketed)
         return [
-            Mention(m.label, m.start, m.end, m.committed, refused[i], m.bracketed)
+            Mention(
+                m.label,
+                m.start,
+                m.end,
+                m.committed or (announced and bool(_LEADS.fullmatch(text, start, m.start))),
+                refused[i],
+                m.bracketed,
+            )
             for i, (m, _, _) in enumerate(found)
             if m is not None and not things[i]
         ]
@@ -268,13 +279,19 @@ class Labels:
                 return nothing
             if not bracketed and not quoted and self._means_something_else(label, token[0], before, after, called):
                 return nothing
+        bare_text = own_text is not None and not re.match(r"\s*[^\w\s]", after)  # "B 300"
+        committed = bool(_COMMITS.search(before))
+        if (own_text and not bracketed and _FORMULA_BEFORE.search(before)) or (
+            bare_text and not committed and re.search(r"\w", before)
+        ):
+            return nothing
         refused_after = _REFUSED_AFTER.match(after_text if own_text else after)
         return (
             Mention(
                 label,
                 token.start(),
                 stop,
-                committed=bracketed or quoted or bool(own_text) or bool(_COMMITS.search(before)),
+                committed=bracketed or quoted or bool(own_text) or committed,
                 refused=bool(_REFUSED_BEFORE.search(before) or refused_after),
                 bracketed=bracketed,
             ),

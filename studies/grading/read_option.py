@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping
 
 from .option_labels import Labels, Mention, labels_of, plain_options
 from .rules import EXCERPT, Found, first_found
-from .spelling.announced import rest_of_line, taken_back_for_another
+from .spelling.announced import cues, rest_of_line, taken_back_for_another
 from .spelling.boxes import placed_boxes
-from .spelling.cues import CUE, FAILED, TAKEN_BACK
+from .spelling.cues import FAILED, TAKEN_BACK
 
-_CUE_OR_MARK = re.compile(rf"\#{{4,}}|{CUE.pattern}", re.VERBOSE | re.IGNORECASE)
+_MARK = re.compile("#{4,}")
 _MARKED_LINE = re.compile(r"\#{4,}([^\n]*)")
 
 
@@ -64,13 +64,12 @@ def _announced(text: str, labels: Labels) -> Found[str]:
     headings = {label for line in _MARKED_LINE.findall(text) if (label := labels.stated_by(line))}
     # "Answer: B" stands although "the answer is not A" comes later, but not after "... not B"
     later: list[Mention] = []
-    for cue in reversed(list(_CUE_OR_MARK.finditer(text))):
-        if cue[0].startswith("#") and len(headings) > 1:  # a heading for each option
-            continue
+    marks = [mark for mark in _MARK.finditer(text) if len(headings) < 2]  # else a heading for each option
+    for cue in sorted((*cues(text), *marks), key=lambda cue: cue.end(), reverse=True):
         line, line_end = rest_of_line(text, cue.end())
         line_start = line_end - len(line)
         clause_end = labels.clause_end(text, line_start, line_end)
-        mentions = labels.mentions(text, line_start, clause_end)
+        mentions = labels.mentions(text, line_start, clause_end, announced=True)
         if all(mention.refused for mention in mentions + later):
             later = mentions + later
             continue

@@ -11,6 +11,8 @@ import re
 from .cues import CUE, CUE_ALONE, FAILED, INTERMEDIATE, TAKEN_BACK
 
 _REACH = 400  # characters
+_BEFORE = 12  # characters
+_SHORT_LINE = re.compile(r"^[^\n]{2,60}$", re.MULTILINE)
 _CLAUSE_END = re.compile(
     r"""[.!?]["')\]*$]*[ ]+(?=[A-Z][a-z']|[A-Z][ ]+[a-z]|[^\x00-\x7f])|[;]?[ ]*\b(?:because|since|due to|as we|whereas|where)\b""",
     re.IGNORECASE,
@@ -26,8 +28,12 @@ def last_announced(text: str) -> str | None:
     text : str
         Without emphasis (`answer_text.plain`).
     """
-    for cue in reversed(list(CUE.finditer(text))):
-        if INTERMEDIATE.search(cue[0]) or text[cue.end() : cue.end() + 1] == "." and not cue[0].endswith((" ", ":")):
+    for cue in cues(text):
+        if (
+            INTERMEDIATE.search(text, max(0, cue.start() - _BEFORE), cue.end())
+            or text[cue.end() : cue.end() + 1] == "."
+            and not cue[0].endswith((" ", ":"))
+        ):
             continue
         line, end = rest_of_line(text, cue.end())
         clause = clause_of(line)
@@ -38,6 +44,12 @@ def last_announced(text: str) -> str | None:
             return None
         return clause
     return None
+
+
+def cues(text: str) -> list[re.Match[str]]:
+    """All that announces an answer, the last first: cues, and lines of nothing but the name of the answer."""
+    found = [*CUE.finditer(text), *(line for line in _SHORT_LINE.finditer(text) if CUE_ALONE.fullmatch(line[0]))]
+    return sorted(found, key=lambda cue: cue.end(), reverse=True)
 
 
 def rest_of_line(text: str, position: int) -> tuple[str, int]:

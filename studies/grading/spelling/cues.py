@@ -25,10 +25,10 @@ _OTHER_LANGUAGES = r"""
     | (?: 答え | 正解 | 解答 | 回答 | 正しい選択肢 | 最終回答 | 最終的な答え )[ ]* (?: は | が | : | ＝ | = )
     | (?: सही | अंतिम | अत: | अतः )?[ ]*(?: उत्तर | जवाब | विकल्प )[ ]* (?: (?:यह[ ]*)?(?: है | हैं | होगा ) | : | = | - (?=[ ]) )
     | (?: सही | अंतिम )[ ]+(?: उत्तर | जवाब | विकल्प ) (?=[ ])
-    | \b(?: respuesta | opción[ ]correcta | alternativa[ ]correcta | solución )\b [^\n.!?:=]{0,40}? (?: \b(?:es|será|sería)\b | : | = )
+    | \b(?: respuesta | opción[ ]correcta | alternativa[ ]correcta | solución(?=[ ]+es) )\b [^\n.!?:=]{0,40}? (?: \b(?:es|será|sería)\b | : | = )
     | (?: \br[ée]ponse\b | \b(?:bonne|meilleure)[ ](?:option|réponse)\b | \boption[ ]correcte\b | \bsolution\b(?=[ ]+est) )
         [^\n.!?:=]{0,40}? (?: \best\b | : | = )
-    | \b(?: resposta | alternativa[ ]correta | opção[ ]correta | alternativa[ ]certa | solução )\b [^\n.!?:=]{0,40}? (?: é\b | \bserá\b | : | = )
+    | \b(?: resposta | alternativa[ ]correta | opção[ ]correta | alternativa[ ]certa | solução(?=[ ]+é) )\b [^\n.!?:=]{0,40}? (?: é\b | \bserá\b | : | = )
     | (?: ال)?(?: إجابة | اجابة | أجابة | جواب ) (?:[ ](?:ال)?(?: صحيحة | صحيح | نهائية | نهائي ))? [ ]* (?: هي | هو | : | = )
     | الخيار[ ]الصحيح [ ]* (?: هو | : | = )
     | (?: সঠিক | চূড়ান্ত | চূড়ান্ত | অতএব,? )?[ ]*(?: উত্তর | উত্তরটি | বিকল্প )[ ]* (?: হল | হলো | হচ্ছে | হবে | : | = | - (?=[ ]) )
@@ -38,8 +38,8 @@ _OTHER_LANGUAGES = r"""
     | (?: صحیح | درست | حتمی )?[ ]*(?: جواب | انتخاب )[ ]* (?: ہے | یہ[ ]ہے | : | = )
     | (?: صحیح | درست | حتمی )[ ]+(?: جواب | آپشن | انتخاب ) (?=[ ])
     | \b(?: jawaban(?:nya)? | pilihan[ ]yang[ ](?:benar|tepat) | kunci[ ]jawaban )\b [^\n.!?:=]{0,40}? (?: \badalah\b | \bialah\b | : | = )
-    | (?: \bantwort\b | \blösung\b | \brichtige[ ](?:option|antwort)\b | \bergebnis\b ) [^\n.!?:=]{0,40}? (?: \bist\b | \blautet\b | \bbeträgt\b | : | = )
-    | \b(?: risposta | opzione[ ]corretta | soluzione )\b [^\n.!?:=]{0,40}? (?: è\b | : | = )
+    | (?: \bantwort\b | \blösung\b(?=[ ]+(?:ist|lautet)) | \brichtige[ ](?:option|antwort)\b | \bergebnis\b ) [^\n.!?:=]{0,40}? (?: \bist\b | \blautet\b | \bbeträgt\b | : | = )
+    | \b(?: risposta | opzione[ ]corretta | soluzione(?=[ ]+è) )\b [^\n.!?:=]{0,40}? (?: è\b | : | = )
     | (?: \bcevap\b | \byanıt\b | \bdoğru[ ]seçenek\b | \bđáp[ ]án\b | \bjawapan\b | \bodpowiedź\b | 정답 | 답 ) [^\n.!?:=]{0,20}? (?: : | = | \blà\b | 은 | 는 | \bto\b )
 """
 CUE = re.compile(rf"<answer>|\\answer\b|{_ENGLISH}|{_OTHER_LANGUAGES}", re.VERBOSE | re.IGNORECASE)
@@ -47,7 +47,7 @@ CUE = re.compile(rf"<answer>|\\answer\b|{_ENGLISH}|{_OTHER_LANGUAGES}", re.VERBO
 
 CUE_ALONE = re.compile(
     r"[\W_]*(?:so|thus|hence|therefore|the|my|our|your|la|le|a|die|der|das)?[\s,]*"
-    r"(?:(?:final|correct|short|numerical|full)\s+)?(?:answer|ans|result|conclusion|solution|response|option|choice"
+    r"(?:(?:correct|short|numerical|full)\s+)?(?:(?:final\s+)?(?:answer|ans)|final\s+(?:result|solution|response)"
     r"|答案|最终答案|答え|正解|उत्तर|जवाब|respuesta(?:\s+final)?|réponse(?:\s+finale)?|resposta(?:\s+final)?|الإجابة|الجواب|উত্তর|ответ|جواب|jawaban|antwort)"
     r"(?:\s+(?:is|est|es|ist|é|adalah|final|finale))?[\W_]*",
     re.IGNORECASE,

@@ -16,7 +16,8 @@ _DELIMITED = re.compile(
     re.DOTALL,
 )
 _TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorname|begin|end)\s*\{[^{}]*\}")
-_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
+_UNCASED = "\u0590-\u0dff\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+_WORD = re.compile(rf"(?<![\\A-Za-z])[A-Za-z\u00c0-\u024f\u0400-\u04ff]{{2,}}|(?:(?![0-9])[{_UNCASED}])+")
 FUNCTIONS = frozenset(
     "sin cos tan cot sec csc arcsin arccos arctan ln log exp sqrt pi gcd lcm max min mod det and or".split()
 )

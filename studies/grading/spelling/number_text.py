@@ -54,6 +54,7 @@ _LATEX_FRACTION = re.compile(
     rf"\s*(?:\{{\s*(?P<d>{_SIGNED})\s*\}}|(?P<d1>[0-9]))"
 )
 _BRACKETED_FRACTION = re.compile(r"\(\s*(-?\s*[0-9]+)\s*\)\s*/\s*\(?\s*([0-9]+)\b\s*\)?")
+_TWICE_NEGATIVE = re.compile(r"(?<![\w)])-\s*-(?=[0-9]+/[0-9])")
 _GROUP = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"
 _OTHER_FRACTION = re.compile(
     rf"\\[dtc]?frac\s*(?:{_GROUP}|[0-9A-Za-z]|\\[A-Za-z]+)\s*(?:{_GROUP}|[0-9A-Za-z]|\\[A-Za-z]+)"
@@ -77,10 +78,12 @@ _TIMES_POWER_OF_TEN = re.compile(
     r"(?<=[0-9])\s*(?:×|x|\*|·|⋅|\\times|\\cdot)\s*10\s*(?:\^|\*\*)\s*(?:\{\s*([-+]?[0-9]{1,3})\s*\}|\(\s*([-+]?[0-9]{1,3})\s*\)|([-+]?[0-9]{1,3}))(?![0-9])"
 )
 _POWER = re.compile(
-    r"(?<![0-9.,A-Za-z])(?:(?P<base>[0-9]{1,4})|\(\s*(?P<signed>-?\s*[0-9]{1,4})\s*\))\s*(?:\^|\*\*)\s*"
+    r"(?<![0-9.,A-Za-z])(?:(?P<base>[0-9]{1,4})|\(\s*(?P<signed>-?\s*[0-9]{1,4})\s*\))(?:\s*\^\s*|\*\*(?=[-({0-9]))"
     r"(?:\{\s*(?P<a>-?[0-9]{1,2})\s*\}|\(\s*(?P<b>-?[0-9]{1,2})\s*\)|(?P<c>-?[0-9]{1,2}))(?![0-9])"
 )
-_OTHER_POWER = re.compile(rf"[0-9.]*[0-9)]\s*(?:\^|(?<=[0-9])\*\*)\s*(?:{_GROUP}|\([^()\n]*\)|-?[0-9A-Za-z]+)")
+_OTHER_POWER = re.compile(
+    rf"[0-9.]*[0-9)](?:\s*\^\s*|(?<=[0-9])\*\*(?=[-({{0-9a-z]))(?:{_GROUP}|\([^()\n]*\)|-?[0-9A-Za-z]+)"
+)
 _BASE = re.compile(r"(?<![A-Za-z_^{.0-9])[0-9][0-9A-F.]*_\s*(?:\{?\s*(?:\\text\s*\{[^{}]*\}|[0-9]+|[a-z]{3,10})\s*\}?)")
 _RATIO_OR_TIME = re.compile(
     r"(?<![0-9A-Za-z:.])[0-9]+(?:\.[0-9]+)?[ ]?:[ ]?[0-9]+(?:\.[0-9]+)?(?:[ ]?:[ ]?[0-9]+)*(?![0-9]|[ ]*[*+×/=])"
@@ -110,6 +113,7 @@ def number_text(text: str) -> str:
     text = _UNDERSCORED_GROUPS.sub(lambda groups: groups[1].replace("_", ""), text)
     text = _REPEATING.sub(_repeating, text)
     text = _LATEX_FRACTION.sub(_slash, text)
+    text = _TWICE_NEGATIVE.sub("", text)
     text = _BRACKETED_FRACTION.sub(lambda f: f"{f[1].replace(' ', '')}/{f[2]}", text)
     text = _TIMES_POWER_OF_TEN.sub(lambda power: f"e{power[1] or power[2] or power[3]}", text)
     text = _POWER.sub(_power, text)
