@@ -26,6 +26,11 @@ _BETWEEN_BOXES = re.compile(
     re.IGNORECASE,
 )
 _LONE_SYMBOL = re.compile(r"\\?[A-Za-z]+(?:_\{?\w+\}?)?(?:\([a-z]\))?")
+_STATES = re.compile(
+    r"(?:\b(?:is|are|be|was|equals?|equal to|gets?|gives?|got|obtain|have|has|becomes|yields?|find|means|namely|therefore|thus|hence|so|es|est|ist|é)|[:=,])\s*\(?$",
+    re.IGNORECASE,
+)
+_MOST_WORDS_AFTER = 12
 _SENTENCE_END = re.compile(r"[.!?][\"')\]*]*\s+(?=[\"'(*$\\]*[A-Z])")
 
 
@@ -112,12 +117,18 @@ def _last_formula(text: str) -> Found[str]:
     if not found:
         return None
     last = found[-1]
-    if re.search(r"\d", text[last.end :]):
+    after = text[last.end :]
+    if re.search(r"\d", after) or len(after.split()) > _MOST_WORDS_AFTER:
         return None
     sentence = _start_of_sentence(text, last.start)
-    return _joined(text, [f for f in found if f.start >= sentence], first=False), text[sentence : last.end][
-        -2 * EXCERPT :
-    ]
+    excerpt = text[sentence : last.end][-2 * EXCERPT :]
+    within = [f for f in found if f.start >= sentence]
+    stated = [f for f in within if _STATES.search(text, sentence, f.start)]
+    if stated:  # "there are $20$ zeros at the end of $42!$"
+        within = [f for f in within if f.start <= stated[-1].start or _JOINED.fullmatch(text[stated[-1].end : f.start])]
+    elif len(within) > 1 and not _JOINED.fullmatch(text[within[-2].end : within[-1].start]):
+        return None, excerpt
+    return _joined(text, within, first=False), excerpt
 
 
 def _last_number_alone(text: str) -> Found[str]:

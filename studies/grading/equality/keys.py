@@ -203,6 +203,8 @@ def _equation(sides: list[str], depth: int) -> str:
     if len(sides) > 2:
         return _structure(sides[-1], depth + 1)
     left, right = sides
+    if not re.search("[A-Za-z]", re.sub(r"\\[A-Za-z]+", "", left)) and r"\text" not in left:  # 9 + 9 = 18
+        return _structure(right, depth + 1)
     for name, value in ((left, right), (right, left)):
         if _is_name(name) and not (name is right and _is_name(left)) and not _mentions(value, name):
             return _structure(value, depth + 1)
