@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import PrecollapseError, RequestError
-from . import profile, report, run, steer, store, tasks, terminal, trajectories
+from . import grade, profile, report, run, steer, store, tasks, terminal, trajectories
 from .command import Parser
 
 COMMANDS = {
@@ -34,6 +34,7 @@ COMMANDS = {
         trajectories.COMMAND,
         steer.COMMAND,
         tasks.COMMAND,
+        grade.COMMAND,
         profile.COMMAND,
         *store.COMMANDS,
     )

@@ -38,7 +38,7 @@ SHARD_SIZE = Option("--shard-size", "states per shard, the unit of commit and of
 
 BENCHMARK = Option(
     "--benchmark",
-    "comma list of gsm8k, math500, arc_challenge, aqua_rat, builtin, builtin_choice, or names of your own",
+    "comma list of gsm8k, math500, arc_challenge, aqua_rat, builtin, builtin_choice, mmlu, or names of your own",
     NAMES,
     "NAMES",
     setting="benchmarks",

@@ -9,22 +9,31 @@ before any work.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from .. import strict_json
 from ..errors import RequestError
 from . import builtin
 from .grading.reading import GOLD_LONGEST, final_number
 from .items import CHOICE, FORMATS, Item
-
-_LABELS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+from .rows import (
+    LABELS,
+    Fault,
+    Row,
+    file_rows,
+    identity_of,
+    kind_of,
+    labelled_lists,
+    labelled_texts,
+    scalar,
+    shown_value,
+    text_of,
+    value_of,
+)
 
 
 def is_choice(name: str) -> bool:
@@ -84,7 +93,7 @@ def load(name: str, n: int | None = None, seed: int = 0, path: str | Path | None
     if path is None:
         rows, where = _hub_rows(name), f"{_SOURCES[name].dataset} on the Hub"
     else:
-        rows, where = _file_rows(Path(path)), str(path)
+        rows, where = file_rows(Path(path)), str(path)
     items = _items(rows, _SOURCES[name].parse if name in _SOURCES else _own_row, where)
     return items if n is None else _sample(items, n, seed, name, where)
 
@@ -92,49 +101,7 @@ def load(name: str, n: int | None = None, seed: int = 0, path: str | Path | None
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Row:
-    number: int
-    """From 0, blank lines not counted."""
-    place: str
-    """How a message names it: file and line, or data set and row."""
-    values: Any
-
-
-class _Fault(ValueError):
-    """What is wrong with a row; the caller knows where it stands."""
-
-
-def _file_rows(path: Path) -> Iterator[_Row]:
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise RequestError(f"the items file {str(path)!r} does not exist") from None
-    except OSError as error:
-        raise RequestError(f"the items file {str(path)!r} cannot be read: {error.strerror or error}") from None
-    number = 0
-    # Split at \n alone: JSON strings may hold other characters that str.splitlines would break at.
-    for line_number, line in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
-        if not line.strip():
-            continue
-        place = f"{path}, line {line_number}"
-        try:
-            values = strict_json.loads(line.decode("utf-8"), parse_float=Decimal)
-        except UnicodeDecodeError as error:
-            raise RequestError(f"{place}: not UTF-8 text (byte {error.start + 1}); save the file as UTF-8") from None
-        except json.JSONDecodeError as error:
-            raise RequestError(
-                f"{place}: not valid JSON ({error.msg}, column {error.colno}); each line is one object"
-            ) from None
-        except ValueError as error:
-            raise RequestError(f"{place}: not valid JSON ({error}); each line is one object") from None
-        yield _Row(number, place, values)
-        number += 1
-    if not number:
-        raise RequestError(f"the items file {str(path)!r} is empty; it needs one JSON object a line")
-
-
-def _hub_rows(name: str) -> Iterator[_Row]:
+def _hub_rows(name: str) -> Iterator[Row]:
     source = _SOURCES[name]
     instead = f"or give the rows as a file with --items {name}=FILE.jsonl"
     try:
@@ -153,19 +120,21 @@ def _hub_rows(name: str) -> Iterator[_Row]:
             f"check the connection, {instead}"
         ) from error
     for number, values in enumerate(rows):
-        yield _Row(number, f"{source.dataset}, row {number}", values)
+        yield Row(number, f"{source.dataset}, row {number}", values)
 
 
-def _items(rows: Iterable[_Row], parse: Callable[[Mapping[str, Any], int], Item], where: str) -> list[Item]:
+def _items(rows: Iterable[Row], parse: Callable[[Mapping[str, Any], int], Item], where: str) -> list[Item]:
     """Parse rows; keep the first of each id and warn about the rest; refuse a mixture of formats."""
     items: dict[str, Item] = {}
     repeated: list[str] = []
     for row in rows:
         if not isinstance(row.values, Mapping):
-            raise RequestError(f"{row.place}: each row must be an object with named fields; found {_kind(row.values)}")
+            raise RequestError(
+                f"{row.place}: each row must be an object with named fields; found {kind_of(row.values)}"
+            )
         try:
             item = parse(row.values, row.number)
-        except _Fault as fault:
+        except Fault as fault:
             raise RequestError(f"{row.place}: {fault}") from None
         if len(item.answer) > GOLD_LONGEST:
             raise RequestError(
@@ -193,23 +162,27 @@ def _items(rows: Iterable[_Row], parse: Callable[[Mapping[str, Any], int], Item]
 
 
 def _gsm8k_row(row: Mapping[str, Any], number: int) -> Item:
-    solution = _text(row, "answer")
+    solution = text_of(row, "answer")
     answer = solution.rpartition("####")[2].strip()
     if len(answer) <= GOLD_LONGEST and final_number(answer) is None:
-        raise _Fault(f"field 'answer' must end in #### and the number; found {_shown(solution[-80:])}")
-    return Item(_id(row, "id", number), _text(row, "question"), answer)
+        raise Fault(f"field 'answer' must end in #### and the number; found {shown_value(solution[-80:])}")
+    return Item(identity_of(row, "id", number), text_of(row, "question"), answer)
 
 
 def _math500_row(row: Mapping[str, Any], number: int) -> Item:
-    return Item(_id(row, "unique_id", number), _text(row, "problem"), _text(row, "answer"))
+    return Item(identity_of(row, "unique_id", number), text_of(row, "problem"), text_of(row, "answer"))
 
 
 def _arc_row(row: Mapping[str, Any], number: int) -> Item:
-    choices = _field(row, "choices")
+    choices = value_of(row, "choices")
     if not isinstance(choices, Mapping) or not {"text", "label"} <= choices.keys():
-        raise _Fault(f"field 'choices' must hold the lists 'text' and 'label'; found {_kind(choices)}")
+        raise Fault(f"field 'choices' must hold the lists 'text' and 'label'; found {kind_of(choices)}")
     return _choice_item(
-        _id(row, "id", number), _text(row, "question"), _text(row, "answerKey"), _labelled(choices), "answerKey"
+        identity_of(row, "id", number),
+        text_of(row, "question"),
+        text_of(row, "answerKey"),
+        labelled_lists(choices),
+        "answerKey",
     )
 
 
@@ -217,95 +190,57 @@ _AQUA_OPTION = re.compile(r"\s*([A-Z])\s*\)\s*(.*)", re.DOTALL)
 
 
 def _aqua_row(row: Mapping[str, Any], number: int) -> Item:
-    options = _field(row, "options")
+    options = value_of(row, "options")
     if not isinstance(options, list):
-        raise _Fault(f"field 'options' must be a list of texts like 'A)21'; found {_kind(options)}")
+        raise Fault(f"field 'options' must be a list of texts like 'A)21'; found {kind_of(options)}")
     pairs = []
     for option in options:
         match = _AQUA_OPTION.fullmatch(option) if isinstance(option, str) else None
         if not match:
-            raise _Fault(f"each option must be a text like 'A)21'; found {_shown(option)}")
+            raise Fault(f"each option must be a text like 'A)21'; found {shown_value(option)}")
         pairs.append((match[1], match[2].strip()))
-    return _choice_item(_id(row, "id", number), _text(row, "question"), _text(row, "correct"), pairs, "correct")
+    return _choice_item(
+        identity_of(row, "id", number), text_of(row, "question"), text_of(row, "correct"), pairs, "correct"
+    )
+
+
+def _mmlu_row(row: Mapping[str, Any], number: int) -> Item:
+    """A row with a list of four texts and the number of the right one, from 0; a letter counts as it is."""
+    choices = row.get("choices") if row.get("choices") is not None else value_of(row, "options")
+    if not isinstance(choices, list) or len(choices) > len(LABELS):
+        raise Fault(f"field 'choices' must be a list of texts; found {kind_of(choices)}")
+    pairs = list(zip(LABELS, (scalar(text, "choices") for text in choices), strict=False))
+    answer = text_of(row, "answer").strip()
+    if answer.isascii() and answer.isdigit():
+        if int(answer) >= len(pairs):
+            raise Fault(f"field 'answer' must be the number of a choice, 0 to {len(pairs) - 1}; found {answer}")
+        answer = LABELS[int(answer)]
+    own_id = "question_id" if row.get("question_id") is not None else "id"
+    return _choice_item(identity_of(row, own_id, number), text_of(row, "question"), answer, pairs, "answer")
 
 
 def _own_row(row: Mapping[str, Any], number: int) -> Item:
-    identity, question, answer = _id(row, "id", number), _text(row, "question"), _text(row, "answer")
+    identity, question, answer = identity_of(row, "id", number), text_of(row, "question"), text_of(row, "answer")
     choices = row.get("choices")
     if choices is None:
         return Item(identity, question, answer)
-    if isinstance(choices, list):
-        if len(choices) > len(_LABELS):
-            raise _Fault(f"a list of choices can have at most {len(_LABELS)} entries; found {len(choices)}")
-        pairs = list(zip(_LABELS, (_scalar(text, "choices") for text in choices), strict=False))
-    elif isinstance(choices, Mapping) and choices.keys() == {"text", "label"} and isinstance(choices["text"], list):
-        pairs = _labelled(choices)
-    elif isinstance(choices, Mapping):
-        pairs = [(label, _scalar(text, "choices")) for label, text in choices.items()]
-    else:
-        raise _Fault(f"field 'choices' must be a list of texts or an object label to text; found {_kind(choices)}")
+    pairs = labelled_texts(choices)
     return _choice_item(identity, question, answer, pairs, "answer")
-
-
-def _labelled(choices: Mapping[str, Any]) -> list[tuple[str, str]]:
-    texts, labels = choices["text"], choices["label"]
-    if not isinstance(texts, list) or not isinstance(labels, list) or len(texts) != len(labels):
-        raise _Fault("the lists 'text' and 'label' of field 'choices' must be equally long")
-    pairs = zip(labels, texts, strict=True)
-    return [(_scalar(label, "choices"), _scalar(text, "choices")) for label, text in pairs]
 
 
 def _choice_item(identity: str, question: str, answer: str, pairs: list[tuple[str, str]], field: str) -> Item:
     labels = [label for label, _ in pairs]
     if len(pairs) < 2:
-        raise _Fault(f"a multiple-choice item needs at least 2 choices; found {len(pairs)}")
+        raise Fault(f"a multiple-choice item needs at least 2 choices; found {len(pairs)}")
     if len({label.upper() for label in labels}) < len(labels):
-        raise _Fault(f"labels must differ, whatever their case; found {', '.join(labels)}")
+        raise Fault(f"labels must differ, whatever their case; found {', '.join(labels)}")
     for label in labels:
         if not re.fullmatch("[A-Za-z0-9]+", label):
-            raise _Fault(f"a label must consist of letters and digits; found {_shown(label)}")
+            raise Fault(f"a label must consist of letters and digits; found {shown_value(label)}")
     answer = answer.strip()
     if answer not in labels:
-        raise _Fault(f"field {field!r} must be one of the labels {', '.join(labels)}; found {_shown(answer)}")
+        raise Fault(f"field {field!r} must be one of the labels {', '.join(labels)}; found {shown_value(answer)}")
     return Item(identity, question, answer, dict(pairs))
-
-
-def _field(row: Mapping[str, Any], field: str) -> Any:
-    if row.get(field) is None:
-        raise _Fault(f"field {field!r} is missing; the row has {', '.join(map(repr, row)) or 'no fields'}")
-    return row[field]
-
-
-def _text(row: Mapping[str, Any], field: str) -> str:
-    text = _scalar(_field(row, field), field)
-    if not text.strip():
-        raise _Fault(f"field {field!r} is blank")
-    return text
-
-
-def _id(row: Mapping[str, Any], field: str, number: int) -> str:
-    return str(number) if row.get(field) is None else _text(row, field).strip()
-
-
-def _scalar(value: Any, field: str) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
-        raise _Fault(f"field {field!r} must hold text; found {_kind(value)}")
-    text = str(value)
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        raise _Fault(f"field {field!r} holds half of a surrogate pair, which is no text") from None
-    return text
-
-
-def _kind(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
-    return names.get(type(value), "a number" if isinstance(value, int | float | Decimal) else type(value).__name__)
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 # --- sources and samples ----------------------------------------------------------------------------------------------
@@ -324,6 +259,7 @@ _SOURCES: Mapping[str, _Source] = {
     "math500": _Source("HuggingFaceH4/MATH-500", "default", "test", _math500_row),
     "arc_challenge": _Source("allenai/ai2_arc", "ARC-Challenge", "test", _arc_row),
     "aqua_rat": _Source("deepmind/aqua_rat", "raw", "test", _aqua_row),
+    "mmlu": _Source("cais/mmlu", "all", "test", _mmlu_row),
 }
 
 
@@ -344,7 +280,7 @@ def _generated(name: str, n: int | None, seed: int) -> list[Item]:
         return [Item(problem.id, problem.question, problem.answer) for problem in problems]
     items = []
     for problem in problems:
-        choices = dict(zip(_LABELS, problem.options, strict=False))
+        choices = dict(zip(LABELS, problem.options, strict=False))
         label = next(label for label, text in choices.items() if text == problem.answer)
         items.append(Item(problem.id, problem.question, label, choices))
     return items

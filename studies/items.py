@@ -18,6 +18,7 @@ FORMATS: Mapping[str, str] = {
     "aqua_rat": CHOICE,
     "builtin": FREE,
     "builtin_choice": CHOICE,
+    "mmlu": CHOICE,
 }
 """Answer format of each known benchmark. Any other name is a user's own items, whose format the file decides."""
 

@@ -16,7 +16,7 @@ from precollapse.cli.defaults import declared
 from precollapse.cli.main import COMMANDS, build_parser, joined, main
 from precollapse.errors import RequestError
 
-CONFIGURABLE = ("run", "report", "trajectories", "steer", "profile")
+CONFIGURABLE = ("run", "report", "trajectories", "steer", "profile", "grade")
 
 
 def parsed(*words):
@@ -90,7 +90,9 @@ def test_every_option_with_a_setting_is_one_of_the_target(command):
     """A flag that no setting takes would be passed over without a word."""
     from precollapse.reports.kinds import OPTIONS
 
-    own = {"config", "json", "quiet", "out", "forced", "both"} | (set(OPTIONS) if command == "report" else set())
+    own = {"config", "json", "quiet", "out", "forced", "both", "audit"} | (
+        set(OPTIONS) if command == "report" else set()
+    )
     names = {option.name for option in COMMANDS[command].options}
     assert names - own <= set(inspect.signature(target(command)).parameters)
 
@@ -221,12 +223,16 @@ SAME = {
         "scales: [-8, -4.5, 0]\nlayer: -1\nregimes: cot\npositive: 3\nn: 2",
         "--scales -8,-4.5,0 --layer -1 --regimes cot --positive 3 --n 2",
     ),
+    "grade": (
+        "benchmark: mine\ntext: reply\naudit: 3\nout: new.csv",
+        "--benchmark mine --text reply --audit 3 --out new.csv",
+    ),
     "profile": ("sites: [resid_post, z]\nlayers: 0.5\nbatch: 4", "--sites resid_post,z --layers 0.5 --batch 4"),
 }
 
 
 def positional(command):
-    return ["x.zarr"] if command in ("report", "steer") else []
+    return ["x.zarr"] if command in ("report", "steer", "grade") else []
 
 
 @pytest.mark.parametrize("command", CONFIGURABLE)

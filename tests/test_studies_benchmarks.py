@@ -50,6 +50,11 @@ ROWS: dict[str, list[dict[str, Any]]] = {
         {"id": "x_2", "question": "What?", "choices": {"text": ["a", "b"], "label": ["A", "B"]}, "answerKey": "A"},
     ],
     "aqua_rat": [{"question": "How many?", "options": ["A)21", "B) 22", "C)(1,1)"], "rationale": "", "correct": "C"}],
+    "mmlu": [
+        {"question": "Which is even?", "subject": "arithmetic", "choices": ["1", "3", "4", "5"], "answer": 2},
+        {"question": "Which is odd?", "subject": "arithmetic", "choices": ["2", "7", "4", "0.50"], "answer": "B"},
+        {"question": "Tenth?", "question_id": "ten", "options": list("0123456789"), "answer": "J", "answer_index": 9},
+    ],
 }
 EXPECTED: dict[str, list[Item]] = {
     "gsm8k": [Item("0", "One and one?", "2"), Item("1", "A thousand twice?", "2,000")],
@@ -57,6 +62,11 @@ EXPECTED: dict[str, list[Item]] = {
     "arc_challenge": [
         Item("x_1", "Which?", "2", {"1": "a", "2": "b", "3": "c"}),
         Item("x_2", "What?", "A", {"A": "a", "B": "b"}),
+    ],
+    "mmlu": [
+        Item("0", "Which is even?", "C", {"A": "1", "B": "3", "C": "4", "D": "5"}),
+        Item("1", "Which is odd?", "B", {"A": "2", "B": "7", "C": "4", "D": "0.50"}),
+        Item("ten", "Tenth?", "J", dict(zip("ABCDEFGHIJ", map(str, range(10)), strict=True))),
     ],
     "aqua_rat": [Item("0", "How many?", "C", {"A": "21", "B": "22", "C": "(1,1)"})],
 }
@@ -333,6 +343,7 @@ def test_generated_items_take_no_file(write: Callable[..., Path]) -> None:
 @pytest.mark.parametrize(
     ("name", "asked"),
     [
+        ("mmlu", ("cais/mmlu", "all", "test")),
         ("gsm8k", ("openai/gsm8k", "main", "test")),
         ("math500", ("HuggingFaceH4/MATH-500", "default", "test")),
         ("arc_challenge", ("allenai/ai2_arc", "ARC-Challenge", "test")),

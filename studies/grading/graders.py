@@ -60,7 +60,7 @@ def grade(
     Parameters
     ----------
     benchmark : str
-        `gsm8k`, `math500`, `arc_challenge`, `aqua_rat`, `builtin`, `builtin_choice`, or a name of the user's own. The
+        `gsm8k`, `math500`, `arc_challenge`, `aqua_rat`, `mmlu`, `builtin`, `builtin_choice`, or a name of the user's own. The
         user's items are graded as multiple choice where they have choices, as numbers where the gold answer is a
         number, and as mathematical expressions otherwise.
     text : str
