@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -206,3 +208,41 @@ def test_what_a_model_needs_for_itself_is_no_large_table(tmp_path: Path, tokeniz
     ):
         with pytest.raises(RequestError, match="get the config that belongs to the weights"), bounded("m", weights):
             make()
+
+
+@pytest.mark.parametrize("kind", ["own", "llama"])
+def test_a_piped_yes_runs_nothing(kind: str, tmp_path: Path, tokenizer_files: dict[str, bytes]) -> None:
+    """In a process whose terminal is a pipe that says yes: the program beside the weights is not run, for model, config and tokenizer."""
+    case = Case(tmp_path / "llama", small_model("llama"), tokenizer_files)
+    planted = tmp_path / "ran"
+    (case.folder / "own.py").write_text(f"open({str(planted)!r}, 'w').close()\n")
+    programs = {
+        "AutoConfig": "own.Config",
+        "AutoModelForCausalLM": "own.Model",
+        "AutoTokenizer": ["own.Slow", "own.Fast"],
+    }
+    case.settings(model_type="llama" if kind == "llama" else "llama_own", auto_map=programs)
+    settings = case.folder / "tokenizer_config.json"
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), "auto_map": programs}))
+    items = tmp_path / "items.jsonl"
+    items.write_text('{"question": "a", "answer": "1"}\n')
+    words = ["run", "--model", str(case.folder), "--benchmark", "own", "--items", f"own={items}", "--template", "raw"]
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "precollapse",
+            *words,
+            "--no-generate",
+            "--regimes",
+            "baseline",
+            "--out",
+            str(tmp_path / "run.zarr"),
+        ],
+        input="y\n" * 20,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert not planted.exists() and "Traceback" not in done.stderr
+    assert done.returncode == (0 if kind == "llama" else 2), done.stderr
