@@ -19,6 +19,7 @@ from ..analysis import cells
 from ..analysis import hypotheses as testing
 from ..analysis.cells import RunAnalysis, RunLike, Settings
 from ..declared import Declaration
+from ..destination import for_results
 from ..errors import RequestError
 from ..layers import layer_text
 from . import page, tables
@@ -26,12 +27,12 @@ from .document import Document, Section
 from .figures import Figure, draw
 from .figures.study import figure_plans
 from .figures.style import require_matplotlib
-from .output_folder import writable_folder, write_folder
+from .output_folder import write_folder
 from .plain import records, to_json
 from .study_items import item_data
 from .tables import Shown, as_text
 from .tables.frames import as_csv
-from .tables.study import study_tables
+from .tables.study import TESTS, study_tables
 
 Progress = Callable[[float, str], None]
 
@@ -103,8 +104,8 @@ class Report:
     out: Path | None = None
 
     def to_text(self, full: bool = False) -> str:
-        """The first two tables for a terminal; all of them with `full`."""
-        chosen = self.shown if full else self.shown[:2]
+        """The first two tables for a terminal, and the tests of declared hypotheses; all tables with `full`."""
+        chosen = self.shown if full else (*self.shown[:2], *(table for table in self.shown[2:] if table.title == TESTS))
         return "\n".join([*(as_text(t) for t in chosen), *self.notes]).rstrip() + "\n"
 
     def document(self) -> Document:
@@ -197,7 +198,7 @@ def write_report(
         raise RequestError("No run was given; name at least one.")
     chosen = settings or Settings(seed=seed)
     labels = _names(listed, names)
-    folder = None if out is None else writable_folder(out)
+    folder = None if out is None else for_results(out, "the folder")
     if folder is not None:
         require_matplotlib()
     tell = progress or (lambda fraction, what: None)

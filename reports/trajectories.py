@@ -19,6 +19,7 @@ from .. import declared
 from ..analysis.hypotheses import origin
 from ..analysis.trajectories import tables
 from ..declared import Declaration
+from ..destination import for_results
 from ..errors import RequestError
 from ..store import Run
 from . import page
@@ -26,15 +27,18 @@ from . import trajectory_parts as parts
 from .document import Document
 from .figures import Figure
 from .figures.style import require_matplotlib
-from .output_folder import writable_folder, write_folder
+from .output_folder import write_folder
 from .plain import plain, records, to_json
 from .study import report_command
+from .tables import Shown, as_text
 from .tables.frames import as_csv
 from .trajectory_chains import chain_drawings
-from .trajectory_draft import Draft
+from .trajectory_draft import FIGURES, Draft
 from .trajectory_parts import Registered
 
 TITLE = "Entropy trajectories"
+_LEADING = ("diagnostics", "_buckets", "_auroc", "_family", "_verdicts")
+"""Ends of the names of tables that a terminal shows."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,8 @@ class TrajectoryReport:
         What was written; empty when nothing was.
     figures : tuple of Figure
         Empty when nothing was written.
+    leading : tuple of Shown
+        Tables for a terminal.
     """
 
     markdown: str
@@ -59,10 +65,11 @@ class TrajectoryReport:
     tables: Mapping[str, pd.DataFrame]
     files: tuple[Path, ...] = ()
     figures: tuple[Figure, ...] = field(default=(), repr=False)
+    leading: tuple[Shown, ...] = field(default=(), repr=False)
 
     def to_text(self) -> str:
-        """The report for a terminal: its Markdown."""
-        return self.markdown
+        """For a terminal: the tables that come first, and the verdicts on declared hypotheses; the report has the others."""
+        return "\n".join(as_text(table) for table in self.leading).rstrip() + "\n"
 
     def to_markdown(self) -> str:
         """The report as Markdown."""
@@ -125,7 +132,7 @@ def trajectory_report(
         raise RequestError(f"the seed must be 0 or more, found {seed}")
     if len(run) == 0:
         raise RequestError(f"{run.path} has no committed chain yet; let `precollapse trajectories` get further")
-    folder = None if out is None else writable_folder(out)
+    folder = None if out is None else for_results(out, "the folder")
     if folder is not None and figures:
         require_matplotlib()
     chosen = run.manifest.get("analysis", {})
@@ -144,7 +151,8 @@ def trajectory_report(
     document = draft.document(TITLE)
     values = plain(draft.values | {"tables": {name: records(table) for name, table in draft.tables.items()}})
     files = () if folder is None else write_folder(folder, _files(draft, document, values))
-    return TrajectoryReport(document.to_markdown(), values, draft.tables, files, tuple(draft.figures))
+    leading = tuple(table for name, table in draft.shown.items() if name.endswith(_LEADING))
+    return TrajectoryReport(document.to_markdown(), values, draft.tables, files, tuple(draft.figures), leading)
 
 
 def _benchmark(
@@ -210,5 +218,5 @@ def _files(draft: Draft, document: Document, values: Mapping[str, Any]) -> dict[
         "report.json": to_json(values),
     }
     for figure in draft.figures:
-        contents |= figure.contents
+        contents |= {f"{FIGURES}/{name}": data for name, data in figure.contents.items()}
     return contents | {f"{name}.csv": as_csv(table) for name, table in draft.tables.items()}

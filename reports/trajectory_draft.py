@@ -16,7 +16,10 @@ import pandas as pd
 from ..visible import file_name
 from .document import Block, Document, Section
 from .figures import Figure, Plan, draw
-from .tables import shown_values
+from .tables import Shown, shown_values
+
+FIGURES = "figures"
+"""Folder of the figures within that of a report."""
 
 
 @dataclass
@@ -35,6 +38,8 @@ class Draft:
     values : dict of str to Any
         What the JSON says beside the tables.
     figures : list of Figure
+    shown : dict of str to Shown
+        Tables that are shown, by file name.
     scope : str
         Benchmark that is written about; its name goes before titles and names. Empty for a run of one benchmark.
     """
@@ -46,6 +51,7 @@ class Draft:
     values: dict[str, Any] = field(default_factory=dict)
     figures: list[Figure] = field(default_factory=list)
     scope: str = ""
+    shown: dict[str, Shown] = field(default_factory=dict)
 
     def named(self, name: str) -> str:
         """A name with the benchmark before it, where there are several."""
@@ -74,14 +80,15 @@ class Draft:
     def table(self, name: str, table: pd.DataFrame) -> None:
         """Show a table, and write it to a file."""
         self.keep(name, table)
-        self.add(shown_values(table, self.named(name)))
+        shown = self.shown[self.named(name)] = shown_values(table, self.named(name))
+        self.add(shown)
 
     def draw(self, plans: Sequence[Plan]) -> None:
         """Draw figures; their names say the benchmark already."""
         if self.folder is None:
             return
         for plan in plans:
-            figure = draw(plan, self.folder, self.command)
+            figure = draw(plan, self.folder / FIGURES, self.command, f"{FIGURES}/")
             self.figures.append(figure)
             self.add(figure)
 

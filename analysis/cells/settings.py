@@ -1,6 +1,6 @@
 """What is declared before a run is analysed.
 
-Guarantees that a count no machine would end with, or a level that is no share, is refused before anything is read.
+Guarantees that a count no machine would end with, a level that is no share, or a probe that does not exist is refused before anything is read.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...errors import RequestError
+from ..probing.kinds import get_probe
 
 # least and most of each count; more would not end in a day, and changes no digit that is shown
 _BOUNDS = (("seed", 0, 2**31), ("resamples", 1, 1_000_000), ("shuffles", 0, 100_000), ("n_splits", 0, 10_000))
@@ -52,5 +53,6 @@ class Settings:
             if not isinstance(value, int | np.integer) or isinstance(value, bool) or not least <= value <= most:
                 shown = name.removeprefix("n_")
                 raise RequestError(f"{shown} must be a whole number from {least} to {most}, found {value!r}")
+        get_probe(self.probe)
         if not 0 < self.level < 1:
             raise RequestError(f"level must lie between 0 and 1, found {self.level!r}")

@@ -108,6 +108,9 @@ _BEFORE_CAPTION = (
     "estimate has none, and is noisy where n is small."
 )
 
+TESTS = "Tests"
+"""Title of the table of declared hypotheses."""
+
 
 def study_tables(
     analyses: Sequence[RunAnalysis],
@@ -129,7 +132,7 @@ def study_tables(
         (options, _OPTIONS, "Options: known, said", _OPTION_CAPTION),
         (transfer, _TRANSFER, "Transfer", _TRANSFER_CAPTION),
         (after, _AFTER, "Before and after the first tokens", _AFTER_CAPTION),
-        (tests, hypotheses.COLUMNS, "Tests", hypotheses.CAPTION),
+        (tests, hypotheses.COLUMNS, TESTS, hypotheses.CAPTION),
     ):
         if len(frame):
             shown.append(shown_frame(frame, columns, title, caption))
