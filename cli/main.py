@@ -25,6 +25,7 @@ from typing import Any
 from ..errors import PrecollapseError, RequestError
 from . import grade, profile, report, run, steer, store, tasks, terminal, trajectories
 from .command import Parser
+from .output import print_json
 
 COMMANDS = {
     command.name: command
@@ -62,6 +63,9 @@ def _main(argv: Sequence[str]) -> int:
         raise
     except PrecollapseError as error:
         terminal.say(str(error))
+        found = getattr(error, "differences", None)
+        if found and "--json" in argv:
+            print_json({"error": str(error), "differences": [vars(difference) for difference in found]})
         return error.exit_status
     except KeyboardInterrupt:
         terminal.say("interrupted; what was committed is kept, and the same command goes on from there")

@@ -22,17 +22,33 @@ class Difference:
 
 
 class ConfigMismatch(RequestError):
-    """The run was started with other settings. `differences` lists each field with the stored and the asked value."""
+    """The run was started with other settings. `differences` lists each field with the stored and the asked value, checksums last."""
 
     def __init__(self, path: str, differences: list[Difference]) -> None:
-        self.differences = differences
-        listed = "; ".join(f"{d.field}: stored {_short(d.stored)}, asked {_short(d.asked)}" for d in differences)
-        super().__init__(f"{path} was started with other settings ({listed}): give the same ones, or another path.")
+        self.differences = sorted(differences, key=_is_checksum)
+        listed = "; ".join(
+            f"{d.field}: stored {_short(d.stored)}, asked {_short(d.asked)}" for d in self.differences[:_MOST]
+        )
+        count = len(differences)
+        counted = "" if count == 1 else f"{count} differ, the first: " if count > _MOST else f"{count} differ: "
+        more = "; --json lists them all" if count > _MOST else ""
+        super().__init__(
+            f"{path} was started with other settings ({counted}{listed}{more}): give the same ones, or another path."
+        )
+
+
+_MOST = 3
+"""Differences that a sentence names."""
+
+
+def _is_checksum(difference: Difference) -> bool:
+    """Whether a field says by a checksum what another says in words."""
+    return any(word in difference.field.lower() for word in ("hash", "sha256", "digest", "checksum", "fingerprint"))
 
 
 def _short(value: Any) -> str:
     text = value if isinstance(value, str) and value == "(absent)" else repr(value)
-    return text if len(text) <= 120 else text[:117] + "..."
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def differences(stored: RunPlan, asked: RunPlan) -> list[Difference]:

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from ....errors import RequestError
-from ..zarr_dtypes import register
 from .source import Saved, as_texts, bits, named, type_name
 
 METADATA = ("zarr.json", ".zgroup")
@@ -96,6 +95,8 @@ def _arrays(group: Any) -> Iterator[tuple[str, Any]]:
 @contextmanager
 def _opened(path: str) -> Iterator[Any]:
     import zarr
+
+    from ..zarr_dtypes import register
 
     register()
     try:
