@@ -333,12 +333,12 @@ class TestPrecision:
         ex = Extractor(small_model(family, dtype=dtype), small_tokenizer())
         states = ex.capture(TEXTS, sites=("resid_post", "final_norm"))
         assert states.resid_post.dtype is dtype
+        # eager attention, which a softcap needs, has its softmax in float32: sums of another padded length round otherwise
+        double = 1e-6 if family == "gemma2" else 1e-12
+        limit = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float64: double}[dtype]
         for i, ids in enumerate(states.token_ids):
             hidden, _ = own_states(ex.model, ids)
-            assert (
-                relative(states.resid_post[i, 0], hidden[1])
-                < {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float64: 1e-12}[dtype]
-            )
+            assert relative(states.resid_post[i, 0], hidden[1]) < limit
 
     def test_float16_overflow_is_said(self) -> None:
         """Qwen2's known fault: a residual above 65504 becomes infinite in float16, then NaN, and is fine in float32."""

@@ -95,13 +95,13 @@ def test_memory_that_runs_out_in_a_thread_is_told(tmp_path: Path) -> None:
 
 def updated() -> Callable[[], object]:
     states = Moments(1, 1024).update(torch.randn(1024, 1, 1024))
-    x = torch.randn(2048, 1, 1024)
+    x = torch.randn(12288, 1, 1024)
     return lambda: states.update(x)
 
 
 CALLS: dict[str, Callable[[], Callable[[], object]]] = {
-    "vocab_stats": lambda: partial(vocab_stats, torch.randn(32, 512), torch.randn(20000, 512)),
-    "logits_stats": lambda: partial(logits_stats, torch.randn(200, 100000)),
+    "vocab_stats": lambda: partial(vocab_stats, torch.randn(128, 512), torch.randn(20000, 512)),
+    "logits_stats": lambda: partial(logits_stats, torch.randn(800, 100000)),
     "Moments": updated,
 }
 
