@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from .spelling.answer_text import plain
@@ -29,7 +29,7 @@ def _any_word(words: str) -> str:
 
 
 _NEW_SENTENCE = r"""[.!?]["')\]]*[ ]+(?=[A-Z][a-z']|[A-Z][ ]+[a-z]|No[,. ])"""
-_REASON = r"[,;]?[ ]*" + _any_word("because since due_to whereas while which as_it as_they porque car weil karena pois")
+_REASON = r"[,;]?[ ]*" + _any_word("because since due_to whereas while which as_it as_they porque weil karena pois")
 _CLAUSE_END = re.compile(f"{_NEW_SENTENCE}|{_REASON}|因为|因為|क्योंकि|لأن|কারণ|потому|کیونکہ|なぜなら")
 
 _GOES_ON = (
@@ -112,6 +112,7 @@ _LEADS = re.compile(
     r"[\W_]*(?:(?:the|an?|option|choice|letter|answer|is|it|la|le|el|die|der|das|alternativa|opción|opção|letra|réponse|буква|вариант|选项|就是)[\W_]+)*",
     re.IGNORECASE,
 )
+_SAID = re.compile(r"\s*[).:\]\-–—]+[ ]*(?P<words>[^\n]*?)(?=[.!?;]?[\"')\]]*(?:\s+[A-Z]|\n|\s*$))")
 _CONTEXT = 90  # characters
 _SHORT_LINE = 5  # words
 _ONLY_AROUND = re.compile(
@@ -135,6 +136,8 @@ class Mention:
         Whether the words around it rule it out: `not A`, `A is wrong`.
     bracketed : bool
         Whether a bracket follows it: `A)`, `(A)`.
+    belied : bool
+        Whether another option's wording follows it: `A) 10` where 10 is option B.
     """
 
     label: str
@@ -143,12 +146,18 @@ class Mention:
     committed: bool
     refused: bool
     bracketed: bool
+    belied: bool = False
 
 
 def plain_options(text: str) -> str:
     """Drop emphasis and the LaTeX around short texts; make full-width and typographic characters plain."""
     text = _LATEX_SPACE.sub(" ", _LATEX_TEXT.sub(r"\1", _LATEX_TEXT.sub(r"\1", plain(text))))
     return _EMPHASIS.sub("", _SHORT_MATH.sub(lambda math: math[1] or math[2], text))
+
+
+def _words(text: str) -> str:
+    """A wording without case, spacing and a full stop."""
+    return " ".join(text.split()).casefold().strip(". \"'()")
 
 
 @lru_cache(maxsize=256)
@@ -188,7 +197,14 @@ class Labels:
             if not is_label and self._token.search(plain_options(text)):
                 inside.append(words)
         inside.sort(key=len, reverse=True)
+        self._clauses = {label: _words(plain_options(text)) for label, text in choices.items()}
         self._wordings = re.compile(rf"(?<![^\W_])(?:{'|'.join(inside)})(?![^\W_])", re.IGNORECASE) if inside else None
+
+    def _belied(self, label: str, text: str, start: int, end: int) -> bool:
+        """Whether what follows a label is the wording of another option and not its own: `A) 10` where 10 is option B."""
+        found = _SAID.match(text, start, end)
+        words = _words(found["words"]) if found else ""
+        return bool(words) and words != self._clauses[label] and words in self._clauses.values()
 
     def clause_end(self, text: str, start: int, end: int) -> int:
         """Where in `text[start:end]` an explanation begins: a new sentence, `because`, ...; never within a list of options."""
@@ -208,7 +224,7 @@ class Labels:
         if alone := self.alone(clause):
             return alone
         found = self.mentions(clause)
-        if len({mention.label for mention in found}) != 1 or found[0].refused:
+        if len({mention.label for mention in found}) != 1 or found[0].refused or found[0].belied:
             return None
         first = found[0]
         end = first.start + len(first.label)
@@ -235,13 +251,10 @@ class Labels:
                 refused[i] |= refused[i + 1]
                 things[i] |= things[i + 1] and not (found[i][0] is not None and found[i][0].bracketed)
         return [
-            Mention(
-                m.label,
-                m.start,
-                m.end,
-                m.committed or (announced and bool(_LEADS.fullmatch(text, start, m.start))),
-                refused[i],
-                m.bracketed,
+            replace(
+                m,
+                committed=m.committed or (announced and not m.belied and bool(_LEADS.fullmatch(text, start, m.start))),
+                refused=refused[i],
             )
             for i, (m, _, _) in enumerate(found)
             if m is not None and not things[i]
@@ -264,7 +277,12 @@ class Labels:
                 continue
             if own_text:
                 skip_to = own_text.end()
-            yield self._mention(label, token, before, after, own_text, text[skip_to : skip_to + _CONTEXT])
+            mention, first, last = self._mention(
+                label, token, before, after, own_text, text[skip_to : skip_to + _CONTEXT]
+            )
+            if mention and not own_text and self._belied(label, text, token.end(), end):
+                mention = replace(mention, committed=False, belied=True)
+            yield mention, first, last
 
     def _mention(
         self, label: str, token: re.Match[str], before: str, after: str, own_text: re.Match[str] | None, after_text: str

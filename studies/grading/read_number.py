@@ -52,10 +52,11 @@ _ONLY_BEFORE = re.compile(
 )
 _GOES_ON = re.compile(r"\s*(?:[-+*/×÷^–,]|and\b|or\b|to\b|plus\b|minus\b|times\b)[ ]*[$(]?[0-9]", re.IGNORECASE)
 _AROUND = 60  # characters
-_OPERATOR_BEFORE = re.compile(r"(?:[\w)\]}][ ]?[-+*/^×·÷]|[<>≤≥≠^/])[ ]?$")
+_OPERATOR_BEFORE = re.compile(r"(?:[\w)\]}][ ]?[-+*/^×·÷]|[<>≤≥≠^/&])[ ]?$")
 _OPERATOR_AFTER = re.compile(
-    r"[abcdiknpqrtuvwxyzABDEGHIMNOPQRSTUXYZ](?![A-Za-z])|[ ]?(?:[+*/^×·÷<>≤≥≠]|-(?=[ ]?[\w(]))[ ]?[\w(\\]"
+    r"[abcdiknpqrtuvwxyzABDEGHIMNOPQRSTUXYZ](?![A-Za-z])|[ ]?(?:[+*/^×·÷<>≤≥≠]|-(?=[ ]?[\w(]))[ ]?[\w(\\]|[ ]*(?:&|\\\\)"
 )
+_UNFINISHED = re.compile(r"(?:(?<=[\w)\]}%\s])[=×÷·+]|(?<=[0-9A-Za-z)] )[*/])\s*$")
 _OPEN_PAIR = re.compile(r"[(\[][^()\[\]\n]*,[^()\[\]\n]*$|[(\[][^()\[\]\n,]*$")
 _CLOSED_PAIR = re.compile(r"[^()\[\]\n]*,[^()\[\]\n]*[)\]]|[)\]]")
 _OVER_PART = re.compile("[0-9]+")
@@ -130,6 +131,8 @@ def last_number(text: str, alone: bool = False) -> Number | None:
         Whether one that is part of a sum, a product, an inequality or a pair counts as one that cannot be read.
     """
     text = number_text(text)
+    if _UNFINISHED.search(text):
+        return None
     last = None
     for match in _QUANTITY.finditer(text):
         if match["unreadable"] or len(match[0]) > MOST_DIGITS or _part_of_a_formula(match, text):

@@ -77,7 +77,7 @@ FAILED = re.compile(
 """Where a text says that what it has said is wrong."""
 
 INTERMEDIATE = re.compile(
-    r"\b(?:first|second|third|1st|2nd|previous|intermediate|partial|next|other|wrong|incorrect|sample|example|part|step)\b",
+    r"\b(?:first|second|third|1st|2nd|previous|intermediate|partial|next|other|wrong|incorrect|sample|example|part|step(?![- ]by))\b",
     re.IGNORECASE,
 )
 """Within a cue: an answer to something else than the question."""
