@@ -16,7 +16,7 @@ from .spelling.cues import FAILED, TAKEN_BACK
 from .worker import TIME_LIMIT
 
 _READER = {NUMBER: "final_number", EXPRESSION: "final_expression", PHRASE: "final_phrase", OPTION: "option"}
-_WEAK = ("last number", "last formula", "whole text", "only line")
+_WEAK = ("last number", "last formula", "plain formula", "whole text", "only line")
 """Rules that read what no words announce."""
 _SHOWN = 200
 

@@ -102,14 +102,14 @@ _BETWEEN_MENTIONS = re.compile(
     re.IGNORECASE,
 )
 _OPENED = re.compile(r"""(?<!\w)[(\[{"']\s*$""")
-_CALLED = re.compile(r"\w[(\[]\s*$")
+_CALLED = re.compile(r"(?<!answer)(?<!option)(?<!choice)(?<=\w)[(\[](?:[^()\[\]\n]{0,40}[|,;][ ]*)?\s*$", re.IGNORECASE)
 _FORMULA_AFTER = re.compile(
     r"\s*(?:[=^_+*<>≤≥×÷∪∩]|/(?![A-Za-z]\b)|\\(?:cap|cup|times|cdot|le|ge))|\(\s*-?[\d.]+\s*,|[²³₀-₉]"
 )
 _FORMULA_BEFORE = re.compile(r"(?:\\[A-Za-z]+\s*\{|[+*^_<>≤≥×÷∪∩∠△]|\\[A-Za-z]+|\d[ ]*=)[ ]*$|(?<=\d)-$")
 _INITIALISM = re.compile(r"\.[A-Za-z](?:\.|\b)")
 _LEADS = re.compile(
-    r"[\W_]*(?:(?:the|an?|option|choice|letter|answer|is|it|la|le|el|die|der|das|alternativa|opción|opção|letra|réponse|буква|вариант|选项|就是)[\W_]+)*",
+    r"[\W_]*(?:(?:the|an?|option|choice|letter|answer|is|it|la|le|el|die|der|das|alternativa|opción|opção|letra|thus|therefore|then|clearly|donc|also|daher|pues|entonces|portanto|logo|jadi|maka|значит|поэтому|réponse|буква|вариант|选项|就是)[\W_]+)*",
     re.IGNORECASE,
 )
 _SAID = re.compile(r"\s*[).:\]\-–—]+[ ]*(?P<words>[^\n]*?)(?=[.!?;]?[\"')\]]*(?:\s+[A-Z]|\n|\s*$))")

@@ -22,7 +22,7 @@ __all__ = ["EXPRESSION_RULES", "PHRASE_RULES", "boxes", "final_expression", "fin
 _HAS_CONTENT = re.compile(r"[^\W_]|[∅∞π]")
 _JOINED = re.compile(r"[\s$]*(?:,|and|or|,\s*and|,\s*or|&|\\text\s*\{\s*,?\s*(?:and|or)\s*\})[\s$]*", re.IGNORECASE)
 _BETWEEN_BOXES = re.compile(
-    r"[\s$})]*(?:,|and|or|,\s*and|,\s*or|\\text\s*\{\s*,?\s*(?:and|or)\s*\})[\s$({]*\\(?:boxed|fbox)\s*\{",
+    r"[\s$})]*(?:,|and|or|,\s*and|,\s*or|\\text\s*\{\s*,?\s*(?:and|or)\s*\})[\s$({]*(?:[A-Za-z](?:_\{?\w\}?)?\s*=\s*)?\\(?:boxed|fbox)\s*\{",
     re.IGNORECASE,
 )
 _LONE_SYMBOL = re.compile(r"\\?[A-Za-z]+(?:_\{?\w+\}?)?(?:\([a-z]\))?")
@@ -30,7 +30,10 @@ _STATES = re.compile(
     r"(?:\b(?:is|are|be|was|equals?|equal to|gets?|gives?|got|obtain|have|has|becomes|yields?|find|means|namely|therefore|thus|hence|so|es|est|ist|é)|[:=,])\s*\(?$",
     re.IGNORECASE,
 )
+_PLAIN_STATED = re.compile(r"(?:\b(?:is|are|equals?|gives?|get|obtain|becomes)\b|:)[ ]+", re.IGNORECASE)
+_UNIT_WORDS = re.compile(r"(?<=[\w)π])[ ]+(?:[A-Za-z]{2,}[ ]?){1,2}$")
 _MOST_WORDS_AFTER = 12
+_NOT_ANOTHER = re.compile(r"(?<=[\w$})]),?[ ]+(?:and[ ]+)?(?:not|rather than|instead of)[ ].*$")
 _SENTENCE_END = re.compile(r"[.!?][\"')\]*]*\s+(?=[\"'(*$\\]*[A-Z])")
 
 
@@ -131,6 +134,23 @@ def _last_formula(text: str) -> Found[str]:
     return _joined(text, within, first=False), excerpt
 
 
+def _plain_formula(text: str) -> Found[str]:
+    """A formula without signs around it that the last sentence states: `the polynomial is x^2 + 1`."""
+    lines = non_blank_lines(plain(_unboxed(text)))
+    if not lines:
+        return None
+    sentence = lines[-1][_start_of_sentence(lines[-1], len(lines[-1]) - 1) :]
+    stated = list(_PLAIN_STATED.finditer(sentence))
+    formula = bare(_UNIT_WORDS.sub("", sentence[stated[-1].end() :].rstrip(" .!"))) if stated else ""
+    if not 1 < len(formula) <= EXCERPT or prose_words(formula) or not re.search(r"\d|[π√∞]", formula):
+        return None
+    return (
+        (final_side(formula), sentence)
+        if re.search(r"[-+*/^=<>≤≥(\[π√∞a-zA-Z]", formula.lstrip("-")) and "$" not in formula
+        else None
+    )
+
+
 def _last_number_alone(text: str) -> Found[str]:
     """The last number, where it is not part of a formula, an inequality or a pair."""
     text = _unboxed(text)
@@ -158,6 +178,7 @@ EXPRESSION_RULES = {
     "cue": _announced_expression,
     "only line": _only_line,
     "last formula": _last_formula,
+    "plain formula": _plain_formula,
     "last number": _last_number_alone,
 }
 """The rules for expressions, in their order."""
@@ -172,7 +193,7 @@ def _unboxed(text: str) -> str:
 
 
 def _phrase(line: str) -> str | None:
-    phrase = bare(plain(line))
+    phrase = bare(_NOT_ANOTHER.sub("", plain(line)))
     return phrase if _HAS_CONTENT.search(phrase) else None
 
 

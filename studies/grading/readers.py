@@ -12,6 +12,7 @@ from .read_number import RULES as NUMBER_RULES
 from .read_number import Number, whole_number
 from .read_option import option_rules
 from .rules import first_found
+from .spelling.announced import before_next_question
 
 Answer = str | tuple[str, str, str] | list[str] | None
 """Text, or a number as its text and hexadecimal numerator and denominator."""
@@ -35,6 +36,8 @@ def read(reader: str, text: str, choices: Mapping[str, str] | None) -> Answer:
     choices : mapping of str to str, or None
         Of "option": label to text.
     """
+    if reader != "whole_number":
+        text = before_next_question(text)
     if reader.startswith(EXPLAIN):
         return json.dumps(_each(rules_of(reader.removeprefix(EXPLAIN), choices), text))
     if reader == "whole_number":

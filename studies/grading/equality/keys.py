@@ -220,6 +220,8 @@ def _equation(sides: list[str], depth: int) -> str:
         if slope != 0 and not slope.free_symbols and symbols["y"] not in rest.free_symbols:
             return _value_key(-rest / slope)
     prints = _values(difference)
+    if prints and all(value == 0 for value in prints):  # two forms of one expression
+        return _structure(right, depth + 1)
     if not prints or prints[0] == 0:
         return _as_spelled(f"{left}={right}")
     return "e:" + " ".join(_number_key(value / prints[0]) for value in prints[1:])

@@ -11,6 +11,11 @@ import re
 from .cues import CUE, CUE_ALONE, FAILED, INTERMEDIATE, TAKEN_BACK
 
 _REACH = 400  # characters
+_NEXT_QUESTION = re.compile(
+    r"^[ \t]*(?:[*#]{1,6}[ \t]*)?(?:Q|Question|Problem|Human|User|Instruction|Example|问题|Pregunta|Вопрос)(?:[ ]\d+)?[*]{0,2}[ ]?:",
+    re.MULTILINE,
+)
+_STATED = re.compile(r"#{4}[ ]*\S|\\boxed\s*\{")
 _BEFORE = 12  # characters
 _SHORT_LINE = re.compile(r"^[^\n]{2,60}$", re.MULTILINE)
 _CLAUSE_END = re.compile(
@@ -44,6 +49,15 @@ def last_announced(text: str) -> str | None:
             return None
         return clause
     return None
+
+
+def before_next_question(text: str) -> str:
+    """A text up to where, after an answer, it goes on with a question of its own, as models do that were shown solved examples."""
+    for question in _NEXT_QUESTION.finditer(text):
+        before = text[: question.start()]
+        if CUE.search(before) or _STATED.search(before):
+            return before
+    return text
 
 
 def cues(text: str) -> list[re.Match[str]]:

@@ -48,7 +48,8 @@ _BESIDE_UNSPACED = re.compile(rf"(?<=[{_UNSPACED}])(?=[A-Za-z0-9(\[\\$*+\-])|(?<
 _STARS = re.compile(r"(?<![\w*\\])(\*{1,3})(?=[^\s*])([^\n]*?[^\s*])\1(?![\w*])")
 _UNDERSCORES = re.compile(r"(?<![\w\\{}^$_])(_{1,3})(?=[^\s_])([^\n_]*?[^\s_])\1(?![\w{^_])")
 _HTML = re.compile(
-    r"</?(?:b|strong|em|i|u|mark|code|span|p|div|font|h[1-6])(?:\s[^<>]{0,80})?>|<br\s*/?>", re.IGNORECASE
+    r"</?(?:b|strong|em|i|u|mark|code|span|p|div|font|h[1-6])(?:\s[^<>]{0,80})?>|<br\s*/?>|</(?:answer|solution|response|result|output|final)>",
+    re.IGNORECASE,
 )
 _QUOTE_OR_BULLET = re.compile(r"^[ \t]*(?:>[ \t]*)+", re.MULTILINE)
 _MARKS = re.compile("[✅☑✔❌⭐👉🎉🔹🔸➡✨📌🟢]")
