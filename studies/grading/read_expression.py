@@ -215,7 +215,7 @@ def _joined(text: str, found: list[Formula], first: bool) -> str | None:
             if not _JOINED.fullmatch(text[formula.end : group[0].start]):
                 break
             group.insert(0, formula)
-    return ", ".join(final_side(f.content) for f in group)
+    return ", ".join(side for f in group if (side := final_side(f.content))) or None
 
 
 def _start_of_sentence(text: str, position: int) -> int:
