@@ -24,6 +24,7 @@ from tqdm import tqdm
 from .. import destination, store
 from ..hooks import Extractor
 from ..store.settings import check_settings, started_run
+from . import rule_versions
 from .models import ModelRequest, RunModel
 from .shard_loop import complete
 
@@ -58,7 +59,8 @@ class Kind(Protocol):
         """Every setting that decides a stored number, as JSON values; the model and the device's type are added to them."""
 
     def defaults(self) -> dict[str, Any]:
-        """At what value each setting counts as not given, so that one added later does not change an older run's hash."""
+        """At what value each setting counts as not given, so that one added later does not change an older run's hash; among them the
+        versions of the rules that it goes by (`rule_versions.FIRST`)."""
 
     def prepare(self, extractor: Extractor, started: store.Run | None) -> Job:
         """The work on its model. What does not fit the model (a length, a site, an option) is refused here.
@@ -169,4 +171,10 @@ def full_settings(kind: Kind, model: RunModel, started: store.Run | None = None)
     RequestError
         The device does not exist here.
     """
-    return kind.settings() | {"device_type": kind.model.device_type} | model.settings(started)
+    own = kind.settings()
+    return (
+        own
+        | rule_versions.kept(kind.defaults(), started)
+        | {"device_type": kind.model.device_type}
+        | model.settings(started)
+    )

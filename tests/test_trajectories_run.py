@@ -348,3 +348,96 @@ def test_a_named_option_that_the_model_never_gave_is_graded_against_the_gold_ans
     boundaries = {config.forced_rule: segmentation.Boundaries((0, 5), 0, 0)}
     found = trajectory_shards._forced_columns(config, work, [forced], boundaries, {None: False})
     assert found["forced_correct"] is right
+
+
+FIVE = (r"(3, \frac{\pi}{2})", r"\left( 3, \frac{\pi}{2} \right)", r"(3,\pi/2)", r"(3, \frac\pi2)", r"(3, 0.5\pi)")
+
+
+def test_answers_that_the_grader_calls_equal_are_one_answer_with_one_verdict():
+    from functools import partial
+
+    from precollapse.analysis.trajectories import answer_entropy
+    from precollapse.studies.grading import graders
+
+    seen = {}
+    class_of = partial(graders.answer_class, "math500", gold=FIVE[0])
+    spelled = [trajectory_shards.one_spelling(a, seen, class_of) for a in FIVE]
+    assert set(spelled) == {FIVE[0]} and answer_entropy(spelled) == 0
+    answers = [
+        *FIVE,
+        "(3,\\pi/3)",
+        r"(3, \frac{\pi}{3})",
+        "3",
+        "x=3",
+        "3.0",
+        "50\\%",
+        "0.5",
+        "1/2",
+        "",
+        "east",
+        "\\text{East}",
+        "1,2",
+        "2,1",
+        "(1,2)",
+    ]
+    for gold in answers[:-5]:
+        if not gold:
+            continue
+        classes = {}
+        for answer in answers:
+            if answer:
+                verdict = graders.grade("math500", rf"\boxed{{{answer}}}", gold).correct
+                classes.setdefault(graders.answer_class("math500", answer, gold), set()).add(verdict)
+        assert all(len(verdicts) == 1 for verdicts in classes.values()), (gold, classes)
+        assert sum(True in verdicts for verdicts in classes.values()) == 1
+
+
+def test_the_last_point_is_that_of_the_last_prefix_that_bears_an_answer():
+    """A chain that is finished makes the model write nothing more: its answer is the one before."""
+    answers = [["3", "18", None], ["18", "18", "7"], [None, None, None]]
+    kept = [
+        [{"answer": a, "correct": a == "18", "text": "", "tokens": 0, "finish": "stop"} for a in row] for row in answers
+    ]
+    state = {"id": "a", "benchmark": "sums", "item_id": "a", "answer": "18", "gold": "18", "correct": True, "chain_tokens": 9, "continuations": json.dumps(kept)}  # fmt: skip
+    run = SimpleNamespace(states=pd.DataFrame([state, {**state, "continuations": json.dumps([kept[2]])}]))
+    table = sampled_table(run)
+    assert (
+        table["answer_last"].iloc[0] == "18"
+        and bool(table["correct_last"].iloc[0])
+        and table["confidence"].iloc[0] == pytest.approx(2 / 3)
+    )
+    assert (
+        pd.isna(table["answer_last"].iloc[1])
+        and not bool(table["correct_last"].iloc[1])
+        and math.isnan(table["confidence"].iloc[1])
+    )
+
+
+def test_a_run_of_earlier_rules_is_continued_under_them(settings, tmp_path, monkeypatch):
+    from precollapse.studies import rule_versions
+
+    config = trajectories.TrajectoryConfig(
+        out=tmp_path / "run.zarr",
+        **{**settings, "rule": "sentence", "measures": "sampled", "hypotheses": None, "preregistration": None},
+    )
+    make, versions = trajectory_shards.make_shard, []
+
+    def breaking(*arguments):
+        versions.append(arguments[-1])
+        if len(versions) == 2:
+            raise KeyboardInterrupt
+        return make(*arguments)
+
+    monkeypatch.setattr(trajectories_run, "make_shard", breaking)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(rule_versions, "CURRENT", dict(rule_versions.FIRST))
+        with pytest.raises(KeyboardInterrupt):
+            trajectories.run_trajectories(config, progress=False)
+    with pytest.warns(UserWarning, match="begun under version 1 of the grader"):
+        continued = trajectories.run_trajectories(config, progress=False)
+    assert set(versions) == {1} and continued.progress.complete
+    assert trajectories.run_trajectories(config, progress=False).config["segmentation"] == 1
+    assert rule_versions.kept(trajectories_run.Trajectories.of(config).defaults(), None) == {
+        "grader": 2,
+        "segmentation": 2,
+    }

@@ -156,3 +156,85 @@ def test_real_solutions_keep_their_prefixes(embedded, shared_data):
         for count in at.tokens:
             assert text.startswith(tokenizer.decode(ids[:count], clean_up_tokenization_spaces=False))
         assert s.units_by_rule(text, ends)["newline"] == len([x for x in text.split("\n") if x.strip()])
+
+
+# -- version 2 of the rules -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Mr. Lee has 3. Dr. Wu has 4.", ["Mr. Lee has 3.", "Dr. Wu has 4."]),
+        ("Take a fruit, e.g. an apple. It costs 2, i.e. two coins.", ["Take a fruit, e.g. an apple.", "It costs 2, i.e. two coins."]),
+        ("See Fig. 3 and Eq. 4. Then add.", ["See Fig. 3 and Eq. 4.", "Then add."]),
+        ("J. K. Smith met St. John at approx. 5. They left.", ["J. K. Smith met St. John at approx. 5.", "They left."]),
+        ("Then 5! = 120 and 3! + 1 = 7. Done!", ["Then 5! = 120 and 3! + 1 = 7.", "Done!"]),
+        ("共有3个苹果。每个2元！一共多少？6元。", ["共有3个苹果。", "每个2元！", "一共多少？", "6元。"]),
+        ("पहला चरण। दूसरा चरण।", ["पहला चरण।", "दूसरा चरण।"]),
+        ("The total is\n42.\nSo we stop.", ["The total is\n42.", "So we stop."]),
+        ("Steps:\n1. Add.\n2. Halve.", ["Steps:\n1. Add.", "2. Halve."]),
+        ("We have $a. b$ and \\(c. d\\). Next.", ["We have $a. b$ and \\(c. d\\).", "Next."]),
+        ("Run\n```\nprint(1). x\ny = 2. z\n```\nDone. End.", ["Run\n```\nprint(1). x\ny = 2. z\n```\nDone.", "End."]),
+        ("It costs $5. She pays $3. Fine.", ["It costs $5.", "She pays $3.", "Fine."]),
+        ("And so on... until 9. Stop.", ["And so on... until 9.", "Stop."]),
+        ("We meet at 5 p.m. Then we go.", ["We meet at 5 p.m.", "Then we go."]),
+        ("We meet at 5 p.m. on Monday.", ["We meet at 5 p.m. on Monday."]),
+    ],
+)  # fmt: skip
+def test_sentences_end_where_a_reader_ends_them(text, expected):
+    assert units(text, "sentence") == expected
+
+
+def test_steps_may_be_headings():
+    for form in (
+        "## Step {}: do",
+        "**Step {}:** do",
+        "### Step {}\ndo",
+        "Step {}. do",
+        "Step {} - do",
+        "- **Step {}**: do",
+        "Step {}: do",
+    ):
+        text = "Let us see.\n\n" + "\n\n".join(form.format(i) for i in (1, 2, 3))
+        assert units(text, "marker") == text.split("\n\n"), form
+    assert units("第一步：加。第二步：减。", "marker") == ["第一步：加。", "第二步：减。"]
+
+
+def test_formulas_and_code_are_whole_under_every_rule():
+    display = "We get\n\\[\nx = 1.\n\ny = 2\n\\]\n\nSo 3."
+    assert units(display, "blank-line") == [display.split("\n\nSo")[0], "So 3."]
+    assert units(display, "newline") == ["We get", display[7:].split("\n\nSo")[0], "So 3."]
+    code = "Code:\n```python\na = 1\n\nb = 2\n```\n\nEnd"
+    assert units(code, "blank-line") == [code.split("\n\nEnd")[0], "End"]
+    aligned = "\\begin{align}\na &= 1\\\\\n\nb &= 2\n\\end{align}\n\nEnd"
+    assert len(units(aligned, "blank-line")) == 2
+
+
+def test_a_step_a_line_where_the_prompt_asks_for_it():
+    from precollapse.studies.trajectories.chains import SYSTEM_PROMPT
+
+    assert s.asks_for_lines(SYSTEM_PROMPT) and not s.asks_for_lines("Think step by step.")
+    text = "First add.\nThen halve.\nAnswer 3"
+    found = s.segment(text, "blank-line", lines=True)
+    assert (found.units, found.applied, found.rule) == (3, "newline", "blank-line")
+    assert s.segment(text, "blank-line").units == 1
+    assert s.segment("a\nb\n\nc", "blank-line", lines=True).units == 2
+    assert s.segment(text, "marker", lines=True).applied == "newline"
+
+
+def test_version_1_cuts_as_it_did():
+    text = "Mr. Lee has 3.\n42.\nSo $a. b$ 5! = 120。好"
+    assert units(text, "sentence", version=1) == ["Mr.", "Lee has 3.", "42.\nSo $a.", "b$ 5!", "= 120。好"]
+    assert s.segment("## Step 1. a\n\n## Step 2. b", "marker", version=1).applied == "blank-line"
+    assert s.segment("a\nb", "blank-line", version=1, lines=True).units == 1
+    with pytest.raises(RequestError, match="version"):
+        s.segment(text, "sentence", version=3)
+
+
+@given(st.text(alphabet="aB1. \n?!:S$`\\[]。#*", max_size=60), st.sampled_from(s.RULES[:4]), st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_every_version_ascends_and_ends_with_the_text(text, rule, lines):
+    for version in (1, 2):
+        found = s.segment(text, rule, None, version=version, lines=lines)
+        assert list(found.ends) == sorted(set(found.ends))
+        assert not text.strip() or found.ends[-1] == len(text.rstrip())

@@ -13,7 +13,7 @@ from typing import Any
 
 from ... import declared, schema, store
 from ...hooks import Extractor
-from .. import runner
+from .. import rule_versions, runner
 from ..models import ModelRequest
 from . import config as configs
 from . import moments
@@ -115,7 +115,8 @@ class Study:
         }
 
     def defaults(self) -> dict[str, Any]:
-        return configs.defaults()
+        versions = {"grader": rule_versions.FIRST["grader"]} if self.config.generate else {}
+        return configs.defaults() | versions
 
     def prepare(self, extractor: Extractor, started: store.Run | None) -> runner.Job:
         rendered = render_work(self.resolved, self.work, extractor)

@@ -14,7 +14,7 @@ from ... import declared, schema, store
 from ...hooks import Extractor
 from ...hooks.decoding.continuations import decoding_for
 from ...hooks.decoding.tree import method_for
-from .. import runner
+from .. import rule_versions, runner
 from ..models import ModelRequest
 from . import config as configs
 from .config import TrajectoryConfig
@@ -105,13 +105,16 @@ class Trajectories:
         }
 
     def defaults(self) -> dict[str, Any]:
-        return configs.defaults()
+        return configs.defaults() | rule_versions.FIRST
 
     def prepare(self, extractor: Extractor, started: store.Run | None) -> runner.Job:
         members = render_work(self.config, self.work, extractor)
+        version = rule_versions.of_run("segmentation", started)
 
         def make(shard: store.Shard, bar: Any) -> dict[str, Any]:
-            return make_shard(self.config, extractor, [members[schema.item_key(state)] for state in shard.states], bar)
+            return make_shard(
+                self.config, extractor, [members[schema.item_key(state)] for state in shard.states], bar, version
+            )
 
         return runner.Job(
             make,

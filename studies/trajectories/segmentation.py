@@ -12,6 +12,8 @@ Rules
 ``newline``     lines that hold any text
 ``sentence``    after ``.``, ``!`` or ``?`` (with closing quotes or brackets) before white space, and at paragraph breaks
 ``window-40``   every 40 tokens; any ``window-N`` is read so
+
+`units` has the rules themselves, and what their versions differ in.
 """
 
 from __future__ import annotations
@@ -22,17 +24,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ... import checks
 from ...errors import RequestError
+from .units import VERSION, WINDOW, unit_ends
 
 RULES = ("blank-line", "marker", "newline", "sentence", "window-40")
 DEFAULT_CAP = 8
 
-_WINDOW = re.compile(r"window-([1-9][0-9]*)")
-_MARKER = re.compile(r"Step [0-9]+:")
-_BLANK_LINE = re.compile(r"\n[^\S\n]*\n\s*")
-_NEWLINE = re.compile(r"\s*\n\s*")
-_SENTENCE = re.compile(r"(?<=[.!?])[\"'”’)\]*]*(?=\s)|\n[^\S\n]*\n")
-_ENUMERATOR = re.compile(r"(?:^|\n)\s*\(?[0-9]+[.!?]\Z")
+_A_STEP_A_LINE = re.compile(
+    r"(?:own|new|separate|single) line|(?:step|one|each) (?:per|a|to a|on each|on every) line|line by line|each on a line",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ class Boundaries:
 
 def check_rule(rule: str) -> str:
     """The rule's name, or RequestError naming the rules there are."""
-    if rule in RULES or _WINDOW.fullmatch(rule):
+    if rule in RULES or WINDOW.fullmatch(rule):
         return rule
     raise RequestError(
         f"unknown segmentation rule {rule!r}; choose one of {', '.join(RULES)} (or window-N for N tokens)"
@@ -105,7 +107,13 @@ def check_cap(cap: int | None) -> int | None:
 
 
 def segment(
-    text: str, rule: str = "blank-line", cap: int | None = DEFAULT_CAP, token_ends: Sequence[int] | None = None
+    text: str,
+    rule: str = "blank-line",
+    cap: int | None = DEFAULT_CAP,
+    token_ends: Sequence[int] | None = None,
+    *,
+    version: int = VERSION,
+    lines: bool = False,
 ) -> Segmentation:
     """Cut a chain into units.
 
@@ -118,6 +126,10 @@ def segment(
         Most units; the rest are merged into the last one. None: no cap.
     token_ends : sequence of int, optional
         Character end of each token; needed by the window rules only.
+    version : {1, 2}
+        Of the rules (`units`): runs are cut by the one that they were begun with.
+    lines : bool
+        Whether the prompt asked for a step a line (`asks_for_lines`): a text without two paragraphs is cut at its lines then (version 2).
 
     Returns
     -------
@@ -127,14 +139,19 @@ def segment(
     Raises
     ------
     RequestError
-        For an unknown rule, a cap below 1, or a window rule without tokens.
+        For an unknown rule or version, a cap below 1, or a window rule without tokens.
     """
     check_rule(rule)
     check_cap(cap)
-    applied, ends = rule, _unit_ends(text, rule, token_ends)
-    if rule == "marker" and len(ends) < 2:
-        for fallback in ("blank-line", "sentence"):
-            applied, ends = fallback, _unit_ends(text, fallback, token_ends)
+    checks.choice("the version of the segmentation rules", version, tuple(range(1, VERSION + 1)))
+    applied, ends = rule, unit_ends(text, rule, token_ends, version)
+    by_line = ("newline",) if lines and version > 1 else ()
+    fallbacks = {"marker": ("blank-line", *by_line, "sentence"), "blank-line": by_line}.get(rule, ())
+    if len(ends) < 2:
+        for fallback in fallbacks:
+            found = unit_ends(text, fallback, token_ends, version)
+            if rule == "marker" or len(found) >= 2:
+                applied, ends = fallback, found
             if len(ends) >= 2:
                 break
     units = len(ends)
@@ -143,35 +160,17 @@ def segment(
     return Segmentation(rule, applied, tuple(ends), units, cap, units - len(ends))
 
 
-def units_by_rule(text: str, token_ends: Sequence[int] | None = None) -> dict[str, int]:
+def asks_for_lines(prompt: str) -> bool:
+    """Whether a system prompt asks for a step a line."""
+    return bool(_A_STEP_A_LINE.search(prompt))
+
+
+def units_by_rule(
+    text: str, token_ends: Sequence[int] | None = None, *, version: int = VERSION, lines: bool = False
+) -> dict[str, int]:
     """Units each rule would have given, before any cap (window rules only where tokens are known)."""
     rules = RULES if token_ends is not None else [r for r in RULES if not r.startswith("window")]
-    return {rule: segment(text, rule, None, token_ends).units for rule in rules}
-
-
-def _unit_ends(text: str, rule: str, token_ends: Sequence[int] | None) -> list[int]:
-    stop = len(text.rstrip())
-    if stop == 0:
-        return []
-    window = _WINDOW.fullmatch(rule)
-    if window:
-        if token_ends is None:
-            raise RequestError(f"the rule {rule} counts tokens; pass token_ends")
-        size, last = int(window[1]), bisect_left(token_ends, stop)
-        cuts = [token_ends[i] for i in range(size - 1, last, size)]
-    elif rule == "marker":
-        cuts = [m.start() for m in _MARKER.finditer(text)]
-    elif rule == "sentence":
-        cuts = [m.end() for m in _SENTENCE.finditer(text) if not _ENUMERATOR.search(text, 0, m.start())]
-    else:
-        separator = _BLANK_LINE if rule == "blank-line" else _NEWLINE
-        cuts = [m.start() for m in separator.finditer(text)]
-    ends: list[int] = []
-    for cut in [*cuts, stop]:
-        end = cut if window else len(text[: min(cut, stop)].rstrip())
-        if 0 < end <= stop and (not ends or end > ends[-1]):
-            ends.append(end)
-    return ends
+    return {rule: segment(text, rule, None, token_ends, version=version, lines=lines).units for rule in rules}
 
 
 def token_ends_of_text(tokenizer: Any, text: str) -> tuple[list[int], list[int]]:

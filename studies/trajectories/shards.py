@@ -7,8 +7,9 @@ would have given, every continuation, and why a point is missing. A value that d
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,12 +26,14 @@ from .forced import ForcedTrajectory, forced_under_anchors
 from .segmentation import (
     Boundaries,
     Segmentation,
+    asks_for_lines,
     segment,
     to_tokens,
     token_ends_of_ids,
     token_ends_of_text,
     units_by_rule,
 )
+from .units import VERSION
 from .work import Work
 
 COLUMNS = schema.TRAJECTORIES.column_types
@@ -68,7 +71,11 @@ def ragged(config: TrajectoryConfig) -> dict[str, str]:
 
 
 def make_shard(
-    config: TrajectoryConfig, extractor: Extractor, members: list[tuple[Work, Rendered]], bar: Any = None
+    config: TrajectoryConfig,
+    extractor: Extractor,
+    members: list[tuple[Work, Rendered]],
+    bar: Any = None,
+    version: int = VERSION,
 ) -> dict[str, Any]:
     """Follow the items of one shard.
 
@@ -79,6 +86,8 @@ def make_shard(
     members : list of (Work, Rendered)
     bar : tqdm, optional
         Advanced by one per item.
+    version : int
+        Of the segmentation rules that the run was begun with.
 
     Returns
     -------
@@ -89,7 +98,10 @@ def make_shard(
     table: dict[str, list[Any]] = {name: [] for name in COLUMNS}
     arrays: dict[str, list[np.ndarray]] = {name: [] for name in ragged(config)}
     for (work, rendered), chain in zip(members, chains, strict=True):
-        values, rows_of_item = _follow(config, extractor, work, rendered, chain)
+        lines = work.chain is None and asks_for_lines(config.system)
+        cut = partial(segment, chain.text, token_ends=chain.ends, version=version, lines=lines)
+        values, rows_of_item = _follow(config, extractor, work, rendered, chain, cut)
+        values["units_by_rule"] = json.dumps(units_by_rule(chain.text, chain.ends, version=version, lines=lines))
         for name, column in table.items():
             column.append(values.get(name))
         for name, rows in arrays.items():
@@ -125,12 +137,17 @@ def _chains(
 
 
 def _follow(
-    config: TrajectoryConfig, extractor: Extractor, work: Work, rendered: Rendered, chain: ChainText
+    config: TrajectoryConfig,
+    extractor: Extractor,
+    work: Work,
+    rendered: Rendered,
+    chain: ChainText,
+    cut: Callable[..., Segmentation],
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     item = work.item
     sampling = "sampled" in config.measures  # what is told of the units is told of the rule that was used
     rule, cap = (config.rule, config.cap) if sampling else (config.forced_rule, config.forced_cap)
-    cuts = segment(chain.text, rule, cap, chain.ends)
+    cuts = cut(rule, cap)
     at = to_tokens(cuts.ends, chain.ends)
     values: dict[str, Any] = {
         "question": item.question,
@@ -147,7 +164,7 @@ def _follow(
         "finish_reason": chain.finish,
         "truncated": None if chain.finish is None else chain.finish == "length",
         **_graded(work, chain.text),
-        **_segmentation(cuts, at, chain),
+        **_segmentation(cuts, at),
     }
     arrays = {"prompt_ids": np.array(rendered.token_ids, np.int32), "chain_ids": np.array(chain.ids, np.int32)}
     verdicts: dict[str | None, bool | None] = {}
@@ -158,7 +175,7 @@ def _follow(
         verdicts = sampled[2]
     if "forced" in config.measures:
         seen = {values["answer"]: values["correct"], **verdicts}
-        forced, by_rule = _forced(config, extractor, work, rendered, chain, list(seen))
+        forced, by_rule = _forced(config, extractor, work, rendered, chain, list(seen), cut)
         values |= _forced_columns(config, work, forced, by_rule, seen)
         arrays |= _forced_arrays(config, forced, chain)
     return values, arrays
@@ -171,7 +188,7 @@ def _graded(work: Work, text: str) -> dict[str, Any]:
     return {"answer": grade.answer, "correct": grade.correct, "compliant": grade.compliant}
 
 
-def _segmentation(cuts: Segmentation, at: Boundaries, chain: ChainText) -> dict[str, Any]:
+def _segmentation(cuts: Segmentation, at: Boundaries) -> dict[str, Any]:
     return {
         "rule": cuts.rule,
         "rule_applied": cuts.applied,
@@ -180,21 +197,28 @@ def _segmentation(cuts: Segmentation, at: Boundaries, chain: ChainText) -> dict[
         "capped": cuts.capped,
         "inside_token": at.inside,
         "collapsed": at.collapsed,
-        "units_by_rule": json.dumps(units_by_rule(chain.text, chain.ends)),
     }
 
 
-def one_spelling(answer: str | None, seen: dict[Any, str]) -> str | None:
-    """An answer as it was spelled first: `0.5` after `1/2` is `1/2`, since equal numbers are one answer and not two.
+def one_spelling(answer: str | None, seen: dict[Any, str], class_of: Callable[[str], Any] | None = None) -> str | None:
+    """An answer as it was spelled first: `0.5` after `1/2` is `1/2`, since equal answers are one answer and not two.
+
+    Equal is what the grader calls equal (`graders.answer_class`), so that answers which are counted as one have one verdict.
 
     Parameters
     ----------
     answer : str or None
     seen : dict
-        Spelling of each number so far, by value; a new one is added.
+        Spelling of each class of answers so far; a new one is added.
+    class_of : callable, optional
+        The class of an answer; None for the value of a number.
     """
-    number = None if answer is None else whole_number(answer)
-    return answer if answer is None or number is None else seen.setdefault(number.value, answer)
+    if answer is None:
+        return None
+    if class_of is not None:
+        return seen.setdefault(class_of(answer), answer)
+    number = whole_number(answer)
+    return answer if number is None else seen.setdefault(number.value, answer)
 
 
 def _sampled(
@@ -213,13 +237,15 @@ def _sampled(
         config.temperature, config.continuation_tokens, config.seed,
     )[0]  # fmt: skip
     kept, answers = [], []
-    spellings: dict[Any, str] = {}
-    one_spelling(chain_answer, spellings)
+    spellings: dict[str, str] = {}
+    class_of = partial(
+        grading.answer_class, work.benchmark, gold=work.item.answer, choices=work.item.choices
+    )  # of an answer
+    one_spelling(chain_answer, spellings, class_of)
     for tokens, row in zip(at.tokens, continuations, strict=True):
         prefix = chain.text[: chain.ends[tokens - 1]] if tokens else ""
         graded = [_graded(work, (prefix if config.graded == "whole" else "") + c.text) for c in row]
-        if work.item.choices is None:
-            graded = [{**g, "answer": one_spelling(g["answer"], spellings)} for g in graded]
+        graded = [{**g, "answer": one_spelling(g["answer"], spellings, class_of)} for g in graded]
         answers.append([g["answer"] for g in graded])
         kept.append(
             [
@@ -255,6 +281,7 @@ def _forced(
     rendered: Rendered,
     chain: ChainText,
     seen: Sequence[str | None],
+    cut: Callable[..., Segmentation],
 ) -> tuple[list[ForcedTrajectory], dict[str, Boundaries]]:
     """Forced answers under every anchor, over the item's options, else over the different answers the model itself gave.
 
@@ -271,7 +298,7 @@ def _forced(
         options = given_answers if len(given_answers) >= 2 else None
     gold = [[work.item.answer]] if work.graded and work.item.choices is None else None
     by_rule = {
-        rule: to_tokens(segment(chain.text, rule, config.forced_cap, chain.ends).ends, chain.ends)
+        rule: to_tokens(cut(rule, config.forced_cap).ends, chain.ends)
         for rule in dict.fromkeys((config.forced_rule, *config.compare_rules))
     }
     union = sorted({t for at in by_rule.values() for t in at.tokens})

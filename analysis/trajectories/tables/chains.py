@@ -52,11 +52,11 @@ def sampled_table(run: Run, epsilon: float = 0.01, tie: str = "first", m: int | 
             answers = first_answers(answers, m)
         verdict = {c["answer"]: c["correct"] for prefix in kept for c in prefix if c["answer"] is not None}
         entropies = sampled_entropies(answers)
-        last = majority(answers[-1], tie)
         known = [row for row, h in zip(answers, entropies, strict=True) if not math.isnan(h)]
+        last = majority(known[-1] if known else (), tie)  # of the last prefix that bears an answer
         rows.append(
             {
-                **_identity(state), **_shape(entropies, epsilon), "confidence": majority(known[-1], tie).share if known else math.nan,
+                **_identity(state), **_shape(entropies, epsilon), "confidence": last.share if known else math.nan,
                 "length": state.chain_tokens, "answer_last": last.answer, "tied": last.tied,
                 "correct_last": _missing_or(state.gold, verdict.get(last.answer, False)),
             }
