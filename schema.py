@@ -55,6 +55,7 @@ TOKEN_IDS, OUTPUT_IDS, ATTENTION_ROWS = "token_ids", "output_ids", "attention_ro
 ATTENTION_SUMMARIES = ("entropy_bits", "first_token", "instruction", "question", "choices", "cue", "rest")
 ATTENTION_OPTIONS = "attention_options"
 TOP_IDS, TOP_LOGITS, OPTION_LOGPROBS = "top_ids", "top_logits", "option_logprobs"
+TOP_TOKENS = "top_tokens"
 MOMENTS = "moments"
 HYPOTHESES, HYPOTHESES_SHA256 = "hypotheses", "hypotheses_sha256"
 STUDY_KIND, TRAJECTORIES_KIND = "study", "trajectories"
@@ -194,6 +195,7 @@ STUDY = RunSchema(
         Entry("option_margin", "float64", "log-probability of the best option minus that of the second best (nats)", when=_OPTIONS),
         Entry("option_mass", "float64", "probability that the next token is one of the options", when=_OPTIONS),
         Entry("option_choice", "string", "the most probable option", when=_OPTIONS),
+        Entry(TOP_TOKENS, "string", "texts of the most probable tokens (`top_ids`), a JSON list", when="top_k above 0"),
         Entry("template", "string", "`chat` or `raw`: how the prompt was put into tokens"),
         Entry("template_hash", "string", "hash of the tokenizer's chat template"),
         Entry("regime_hash", "string", "hash of the regime's template"),

@@ -41,6 +41,8 @@ class Section:
 
     title: str
     blocks: tuple[Block, ...]
+    open: bool = True
+    """Whether a page shows its blocks before it is asked to."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class Document:
         How to read the results.
     facts : tuple of (name, value)
         How the report was made.
+    findings : tuple of str
+        What the numbers say, each sentence with its number, interval and n; shown first.
     """
 
     title: str
@@ -68,10 +72,14 @@ class Document:
     items: Mapping[str, Any] | None = None
     reading: tuple[str, ...] = ()
     facts: tuple[tuple[str, str], ...] = field(default=())
+    findings: tuple[str, ...] = ()
 
     def to_markdown(self) -> str:
         """The report as Markdown; figures are linked, and what only a page can show is left to it."""
-        parts = [f"# {_heading(self.title)}\n", *(_paragraph(text) for text in self.lead)]
+        parts = [f"# {_heading(self.title)}\n"]
+        if self.findings:
+            parts += ["## Findings\n", *(_paragraph(text) for text in self.findings)]
+        parts += [_paragraph(text) for text in self.lead]
         for section in self.sections:
             parts += [
                 f"## {_heading(section.title)}\n",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -28,7 +29,7 @@ def environment() -> Environment:
     made = Environment(
         loader=PackageLoader(package), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
     )
-    made.filters["base64"] = lambda data: base64.b64encode(data).decode()
+    made.filters["inline"] = _inline
     for name, kind in (("drawing", Drawing), ("figure", Figure), ("strong", Strong), ("table", Shown)):
         made.tests[name] = lambda value, kind=kind: isinstance(value, kind)
     return made
@@ -66,6 +67,24 @@ def page(
     sections = (Section("Results", tuple(tables)), Section("Figures", tuple(figures)))
     filled = tuple(section for section in sections if section.blocks)
     return rendered(Document(title, tuple(lead), filled, items, tuple(closing), tuple(facts)))
+
+
+_NAMED = re.compile(r'\b(id="|url\(#|xlink:href="#|href="#)')
+
+
+def _inline(figure: Figure) -> Markup:
+    """A figure's SVG as an element of the page, under names of its own; its PNG where there is no SVG."""
+    text = figure.contents.get(figure.svg.name, b"").decode()
+    start = text.find("<svg")
+    label = Markup("{}: {}").format(figure.title, figure.caption)
+    if start < 0:
+        data = base64.b64encode(figure.image).decode()
+        return Markup('<img alt="{}" src="data:image/png;base64,{}">').format(label, data)
+    prefix = re.sub(r"\W", "-", figure.name) + "-"
+    body = _NAMED.sub(
+        lambda found: found[1] + prefix, re.sub(r"<metadata>.*?</metadata>", "", text[start:], flags=re.DOTALL)
+    )
+    return Markup(body.replace("<svg", Markup('<svg role="img" aria-label="{}"').format(label), 1))
 
 
 def _embedded(value: Any) -> Markup:

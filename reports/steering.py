@@ -22,6 +22,7 @@ from .document import Document, Section, Strong
 from .figures import Figure, draw
 from .figures.steering import dose_response_plan
 from .figures.style import has_matplotlib
+from .findings import steering_findings
 from .output_folder import staged, write_folder
 from .plain import records, to_json
 from .tables import MISSING, Notes, Shown, between, number
@@ -74,7 +75,12 @@ class SteerReport:
         ]
         if figures:
             sections.append(Section("Figures", figures))
-        return Document(f"Steering {where} of {s['model']}", tuple(_lead(self)), tuple(sections))
+        return Document(
+            f"Steering {where} of {s['model']}",
+            tuple(_lead(self)),
+            tuple(sections),
+            findings=steering_findings(self.table, {m: name for m, (name, *_) in METRICS.items()}),
+        )
 
     def markdown(self) -> str:
         """The report as text."""

@@ -23,13 +23,15 @@ from ..destination import for_results
 from ..errors import RequestError
 from ..layers import layer_text
 from . import page, tables
-from .document import Document, Section
+from .document import Document
 from .figures import Figure, draw
 from .figures.study import figure_plans
 from .figures.style import require_matplotlib
+from .findings import study_findings
 from .output_folder import write_folder
 from .plain import records, to_json
 from .study_items import item_data
+from .study_sections import study_sections
 from .tables import Shown, as_text
 from .tables.frames import as_csv
 from .tables.study import TESTS, study_tables
@@ -102,6 +104,7 @@ class Report:
     command: str = "precollapse report"
     figures: tuple[Figure, ...] = ()
     out: Path | None = None
+    runs: tuple[RunLike, ...] = field(default=(), repr=False)
 
     def to_text(self, full: bool = False) -> str:
         """The first two tables for a terminal, and the tests of declared hypotheses; all tables with `full`."""
@@ -110,14 +113,14 @@ class Report:
 
     def document(self) -> Document:
         """The report without a format: results, figures, every state, how to read it, how it was made."""
-        sections = (Section("Results", self.shown), Section("Figures", self.figures))
         return Document(
             _title(self.analyses),
             tuple(_lead(self)),
-            tuple(section for section in sections if section.blocks),
-            item_data(self.analyses),
+            study_sections(self.shown, self.figures),
+            item_data(self.analyses, self.runs),
             READING,
             tuple(_facts(self)),
+            study_findings(self.analyses, self.transfer),
         )
 
     def to_markdown(self) -> str:
@@ -257,6 +260,7 @@ def build(
         shown=study_tables(analyses, robustness, predictors, options, transfer, after, tests),
         notes=tuple(note for a in analyses for note in a.notes) + tuple(remarks),
         command=command,
+        runs=tuple(runs),
     )
 
 

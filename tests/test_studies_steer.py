@@ -443,7 +443,7 @@ def test_report_forms(report: Any, tmp_path: Path) -> None:
     numbers = {"steer.json", "table.csv", "slopes.csv", "outcomes.csv", "vector.safetensors"}
     assert names == {"steer.md", "steer.html", "steer.png", "steer.svg", "steer.csv"} | numbers
     page = (tmp_path / "out" / "steer.html").read_text()
-    assert "data:image/png" in page and '<td class="tight">vector</td>' in page and "nan" not in page.split("<h2")[1]
+    assert '<svg role="img"' in page and '<td class="tight">vector</td>' in page and "nan" not in page.split("<h2")[1]
     report.figure(tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 10_000
 

@@ -32,6 +32,8 @@ class Plan:
     caption: str
     data: pd.DataFrame = field(repr=False)
     draw: Callable[[pd.DataFrame], Canvas] = field(repr=False)
+    note: str = ""
+    """What the picture itself says below: n, and what its intervals are."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ class Figure:
     csv: Path
     contents: dict[str, bytes] = field(repr=False, compare=False, default_factory=dict)
     link: str = ""
+    wide: bool = False
+    """Whether a page gives it the whole width."""
 
     @property
     def image(self) -> bytes:
@@ -86,8 +90,8 @@ def draw(plan: Plan, folder: str | os.PathLike[str], command: str, link: str = "
     with style.applied():
         canvas = plan.draw(drawable(plan.data))
         canvas.draw_without_rendering()
-        box = canvas.get_tightbbox().padded(0.08)
         canvas.set_layout_engine("none")  # laid out and measured once, not again for each file
+        box = style.inscribed(canvas, drawable_text(plan.title), drawable_text(plan.note)).padded(0.08)
         canvas.savefig(png, format="png", bbox_inches=box, metadata={"Software": None})
         canvas.savefig(svg, format="svg", bbox_inches=box, metadata={"Date": None, "Creator": None})
     contents = {
@@ -104,6 +108,7 @@ def draw(plan: Plan, folder: str | os.PathLike[str], command: str, link: str = "
         place / f"{plan.name}.csv",
         contents,
         f"{link}{plan.name}.png",
+        box.width > 1.9 * box.height and box.width > 8,
     )
 
 

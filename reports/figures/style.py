@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -106,6 +107,21 @@ def nothing(text: str) -> Canvas:
     axes.set_axis_off()
     axes.text(0.5, 0.5, text, ha="center", va="center", style="italic", color="#444444", wrap=True)
     return canvas
+
+
+def inscribed(canvas: Canvas, title: str, note: str) -> Any:
+    """Write the title above and the note below what a laid-out figure holds; returns the box (inches) of it all."""
+    box = canvas.get_tightbbox()
+    width, height = canvas.get_size_inches()
+    left = box.x0 / width
+    for text, size, up in ((title, 10.5, True), (note, 7.5, False)):
+        if not text:
+            continue
+        broken = "\n".join(textwrap.wrap(text, max(24, int(box.width * 72 / (size * 0.56)))))
+        at = (box.y1 + 0.1) / height if up else (box.y0 - 0.1) / height
+        look: dict[str, Any] = {"weight": "bold"} if up else {"color": "#444444"}
+        canvas.text(left, at, broken, fontsize=size, ha="left", va="bottom" if up else "top", **look)
+    return canvas.get_tightbbox()
 
 
 def legend_below(canvas: Canvas, axes: Axes, count: int) -> None:

@@ -17,7 +17,7 @@ from ...analysis.cells import CellResult, RunAnalysis
 from ...analysis.formats import answer_format
 from ...analysis.statistics import Interval
 from .frames import interval_columns
-from .shown import Shown
+from .shown import FEW, Shown
 from .texts import Notes, between, number
 
 
@@ -191,7 +191,19 @@ def shown_cells(analyses: Sequence[RunAnalysis], columns: Sequence[_Column], tit
     several = len(analyses) > 1
     header = (("model",) if several else ()) + tuple(name for name, _ in columns)
     rows = []
+    few = set()
     for cell in (c for a in analyses for c in a.cells):
         texts = tuple(make(cell, notes) for _, make in columns)
+        scarce = (
+            {name for name, _ in columns if name not in ("benchmark", "regime", "n")}
+            if len(cell.states) < FEW
+            else set()
+        )
+        if (
+            cell.probe is not None
+            and min(cell.probe.test_positives, cell.probe.n_test - cell.probe.test_positives) < FEW
+        ):
+            scarce |= {"probe AUROC"}
+        few |= {(len(rows), place) for place, name in enumerate(header) if name in scarce}
         rows.append(((cell.model,) if several else ()) + texts)
-    return Shown(title, header, tuple(rows), notes.lines(), caption)
+    return Shown(title, header, tuple(rows), notes.lines(), caption, frozenset(few))

@@ -31,6 +31,8 @@ class Shown:
     notes : tuple of str
         Numbered; missing values point to them.
     caption : str
+    few : set of (row, column)
+        Cells whose number rests on fewer than five of a kind; a page shows them grey.
     """
 
     title: str
@@ -38,6 +40,11 @@ class Shown:
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
     caption: str = ""
+    few: frozenset[tuple[int, int]] = frozenset()
+
+
+FEW = 5
+"""Below so many of a kind a number is shown grey."""
 
 
 def shown_frame(
@@ -50,10 +57,14 @@ def shown_frame(
     """A table of numbers as texts; columns are (header, column of the frame, decimals), with bounds where known."""
     notes = texts.Notes()
     rows = []
+    few = set()
     for _, row in frame.iterrows():
-        cells = []
+        cells: list[str] = []
+        scarce = _kinds(row) < FEW
         for _, name, digits in columns:
             value = row[name]
+            if scarce and isinstance(value, float) and math.isfinite(value):
+                few.add((len(rows), len(cells)))
             if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
                 cells.append(str(value))
             elif not math.isfinite(float(value)):
@@ -65,7 +76,14 @@ def shown_frame(
             else:
                 cells.append(texts.number(float(value), digits))
         rows.append(tuple(cells))
-    return Shown(title, tuple(h for h, _, _ in columns), tuple(rows), notes.lines(), caption)
+    return Shown(title, tuple(h for h, _, _ in columns), tuple(rows), notes.lines(), caption, frozenset(few))
+
+
+def _kinds(row: pd.Series) -> float:
+    """How many cases of the rarer kind a row of numbers rests on; infinite where it does not say."""
+    if "test_positives" in row and "n_test" in row:
+        return float(min(row["test_positives"], row["n_test"] - row["test_positives"]))
+    return next((float(row[name]) for name in ("n_test", "n") if name in row), math.inf)
 
 
 def shown_values(frame: pd.DataFrame, title: str = "", caption: str = "") -> Shown:

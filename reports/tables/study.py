@@ -130,7 +130,12 @@ def study_tables(
     ]
     for frame, columns, title, caption in (
         (options, _OPTIONS, "Options: known, said", _OPTION_CAPTION),
-        (transfer, _TRANSFER, "Transfer", _TRANSFER_CAPTION),
+        (
+            transfer.rename(columns={"lower": "auroc_lower", "upper": "auroc_upper"}),
+            _TRANSFER,
+            "Transfer",
+            _TRANSFER_CAPTION,
+        ),
         (after, _AFTER, "Before and after the first tokens", _AFTER_CAPTION),
         (tests, hypotheses.COLUMNS, TESTS, hypotheses.CAPTION),
     ):

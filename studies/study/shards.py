@@ -221,6 +221,9 @@ def _table(
             "template_hash": r.template_hash,
             "regime_hash": w.prompt.template_hash,
         }
+        if recipe.config.top_k and recipe.extractor.tokenizer is not None:
+            texts = [recipe.extractor.tokenizer.decode([int(token)]) for token in states.top_ids[i]]
+            values[schema.TOP_TOKENS] = json.dumps(texts, ensure_ascii=False)
         if output is not None:
             grade = grading.grade(w.benchmark, output.text, item.answer, item.choices)
             values |= {
