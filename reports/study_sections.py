@@ -18,6 +18,7 @@ _TOGETHER: tuple[tuple[str, tuple[str, ...], tuple[str, ...], bool], ...] = (
     ("Known and said", ("Options: known, said",), ("said",), True),
     ("Transfer", ("Transfer",), ("transfer_regimes", "transfer_benchmarks"), True),
     ("Robustness of the probe", ("Robustness of the probe",), ("auroc_by_layer", "calibration"), False),
+    ("Tests", ("Tests",), (), True),
     ("What else predicts a correct answer", ("What else predicts a correct answer",), (), False),
     ("Dimension", (), ("dimension_by_layer", "dimension_by_items"), False),
     ("Attention", ("Attention",), ("attention",), False),
