@@ -6,7 +6,6 @@ are kept; and that the same call gives the same numbers again.
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,18 +13,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import RequestError
+from ..errors import CaptureError, RequestError
 from ..layers import resolve_layers
 from . import loading
-from .architectures import context_length, output_width
+from .architectures import context_length, input_device, output_width
 from .attention import attention_modules, why_no_attention
 from .backends import make_backend
 from .backends.protocol import Request
 from .batches import CapturedBatch, join
 from .decoding import passes
+from .decoding.probe import forget
 from .decoding.rotary import length_rule, together
 from .decoding.shared_prompts import MODES, SharedPrefixes
 from .gate import GateReport, checked
+from .identity import identity
+from .manifest import manifest_of
 from .prompts.boundary import assemble, group
 from .prompts.inputs import as_prompts
 from .prompts.options import forms_of_prompts
@@ -110,19 +112,45 @@ class Extractor:
         self.shared_prefixes = SharedPrefixes(self.backend, self.renderer.pad_id, self.device)
         self.gate_report: GateReport | None = None
         self.steerings: list[Steering] = []
+        self._given, self._check, self._changed = model, check, False
         if check:
-            rule = length_rule(self.model.config.get_text_config(decoder=True))
-            most = None if rule is None else rule.limit - 1  # and one more token is stepped
-            ids = [self.renderer.render(text).token_ids[:most] for text in _GATE_TEXTS]
-            self.gate_report = checked(self.backend, ids, self.renderer.pad_id, self.device)
+            self.gate_report = self._gate()
         if compile:
             if self.backend.name != "hf":
                 raise RequestError(
                     f"compile is supported by backend 'hf' only, found {self.backend.name!r}; leave it out"
                 )
-            from .backends.compiled import CompiledBackend
+            self._compile("inductor" if compile is True else compile)
+        self._identity = identity(self.model)
 
-            self.backend = CompiledBackend(self.backend, "inductor" if compile is True else compile)
+    def _gate(self) -> GateReport:
+        rule = length_rule(self.model.config.get_text_config(decoder=True))
+        most = None if rule is None else rule.limit - 1  # and one more token is stepped
+        ids = [self.renderer.render(text).token_ids[:most] for text in _GATE_TEXTS]
+        return checked(self.backend, ids, self.renderer.pad_id, self.device)
+
+    def _renew(self) -> None:
+        """Find everything about the model anew, where its modules, their code or sizes were changed since; CaptureError if it fails the check."""
+        if identity(self.model) == self._identity:
+            return
+        compiler = self.compiler
+        self.backend = make_backend(self._given, self.backend.name)
+        self.shared_prefixes = SharedPrefixes(self.backend, self.renderer.pad_id, self.device)
+        forget(self.model)
+        self._changed = True
+        if self._check:
+            try:
+                self.gate_report = self._gate()
+            except CaptureError as error:
+                raise CaptureError(f"after the model was changed: {error}") from None
+        if compiler is not None:
+            self._compile(compiler)
+        self._identity = identity(self.model)
+
+    def _compile(self, compiler: str) -> None:
+        from .backends.compiled import CompiledBackend
+
+        self.backend = CompiledBackend(self.backend, compiler)
 
     @classmethod
     def from_pretrained(
@@ -196,7 +224,7 @@ class Extractor:
     @property
     def device(self) -> torch.device:
         """Where token ids are sent."""
-        return self.model.get_input_embeddings().weight.device
+        return input_device(self.model)
 
     @property
     def compiler(self) -> str | None:
@@ -287,6 +315,7 @@ class Extractor:
         RequestError
             Naming what was asked and what exists.
         """
+        self._renew()
         names = resolve_sites(sites, self.backend.architecture, self.backend.sites, self.backend.name)
         chosen = resolve_layers(layers, self.n_layers)
         if attention not in _ATTENTION:
@@ -331,6 +360,7 @@ class Extractor:
         if not rendered:
             raise RequestError("no prompts were given; give at least one")
         self._refuse_long(rendered)
+        self._refuse_unknown_tokens(rendered)
         for steering in self.steerings:
             steering.check_prompts([len(r.token_ids) for r in rendered])
         if attention != "summary" and spans is not None:
@@ -397,47 +427,16 @@ class Extractor:
 
     def manifest(self) -> dict[str, Any]:
         """What produced a capture: model, tokenizer, backend, dtype, attention implementation, versions, gate result."""
-        import transformers
+        return manifest_of(self)
 
-        from .. import __version__
-
-        config = self.model.config
-        architecture = self.backend.architecture
-        return {
-            "model": self.source.name
-            if self.source
-            else (getattr(config, "_name_or_path", "") or type(self.model).__name__),
-            "model_revision": self.source.revision if self.source else getattr(config, "_commit_hash", None),
-            **(
-                {"checkpoint_prefix": self.source.checkpoint_prefix}
-                if self.source and self.source.checkpoint_prefix
-                else {}
-            ),
-            "model_type": architecture.model_type,
-            "architecture_source": architecture.source,
-            "n_layers": self.n_layers,
-            "d_model": architecture.width,
-            "heads": architecture.heads,
-            "vocabulary": int(config.get_text_config(decoder=True).vocab_size),
-            "tokenizer": type(self.tokenizer).__name__,
-            "tokenizer_hash": self.renderer.tokenizer_hash,
-            "backend": self.backend.name,
-            "dtype": str(self.model.dtype).removeprefix("torch."),
-            "device": str(self.device),
-            "attention_implementation": getattr(config, "_attn_implementation", None),
-            "batch_tokens": self.batch_tokens,
-            "share_prefix": self.share_prefix,
-            "compile": self.compiler,
-            "gate": None if self.gate_report is None else self.gate_report.as_dict(),
-            **({"steering": [s.describe() for s in self.steerings]} if self.steerings else {}),
-            "versions": {
-                "precollapse": __version__,
-                "python": platform.python_version(),
-                "torch": torch.__version__,
-                "transformers": transformers.__version__,
-                "numpy": np.__version__,
-            },
-        }
+    def _refuse_unknown_tokens(self, rendered: Sequence[Rendered]) -> None:
+        embedding: Any = getattr(self.model.get_input_embeddings(), "num_embeddings", None)
+        for i, r in enumerate(rendered):
+            if isinstance(embedding, int) and max(r.token_ids) >= embedding:
+                raise RequestError(
+                    f"prompt {i} has token {max(r.token_ids)}, and the model's embedding has {embedding}: the tokenizer has tokens that "
+                    "the model lacks; model.resize_token_embeddings(len(tokenizer)) adds them, untrained"
+                )
 
     def _refuse_long(self, rendered: Sequence[Rendered]) -> None:
         limit = self.context_length

@@ -36,6 +36,8 @@ class GateReport:
     parts_error : float
         Largest relative difference between resid_pre + attn_out + mlp_out and resid_post; NaN where the model lacks a part.
     dtype : str
+    logits_error : float
+        Largest difference of a fused logit, or of the logsumexp, from the model's own, relative to the largest logit of the prompt.
     """
 
     statistics_error_bits: float
@@ -43,6 +45,7 @@ class GateReport:
     left_padding_error: float
     parts_error: float
     dtype: str
+    logits_error: float = float("nan")
 
     @property
     def left_padding_safe(self) -> bool:
@@ -115,20 +118,37 @@ def gate(backend: Backend, prompts: list[tuple[int, ...]], pad_id: int, device: 
     # a backend that gives no cache is generated from through the plain model
     stepping = backend if backend.gives_cache else make_backend(backend.model)
     errors["left"] = largest([errors["left"], *_step_errors(stepping, prompts, pad_id, device)])
-    statistics_error = largest(_statistics_error(backend, prompts[i], single[i][1], device) for i in everyone)
+    compared = [_compared(backend, prompts[i], single[i][1], device) for i in everyone]
+    statistics_error, logits_error = (largest(one) for one in zip(*compared, strict=True))
     parts_error = float("nan")
     if len(parts) == 4:
         parts_error = largest(relative_difference(pre + attn + mlp, post) for (pre, attn, mlp, post), _ in single)
     report = GateReport(
-        statistics_error, errors["right"], errors["left"], parts_error, str(single[0][1].dtype).removeprefix("torch.")
+        statistics_error,
+        errors["right"],
+        errors["left"],
+        parts_error,
+        str(single[0][1].dtype).removeprefix("torch."),
+        logits_error,
     )
-    allowed = limits(single[0][1].dtype)
+    computed = (
+        single[0][1].dtype,
+        backend.model.dtype,
+    )  # a family may keep its residual in float32 and compute in 16 bits
+    allowed = limits(min(computed, key=lambda dtype: dtype.itemsize))
     _refuse(
         architecture.model_type,
         "entropy of the fused statistics differs from that of the model's own logits",
         report.statistics_error_bits,
         allowed.entropy_bits,
         "bits",
+    )
+    _refuse(
+        architecture.model_type,
+        "logits (or their logsumexp) differ from the model's own",
+        logits_error,
+        allowed.logits,
+        "of the largest logit",
     )
     _refuse(
         architecture.model_type,
@@ -211,10 +231,36 @@ def _step_errors(backend: Backend, prompts: list[tuple[int, ...]], pad_id: int, 
     return [relative_difference(a, b) for a, b in zip(stepped, alone, strict=True)]
 
 
-def _statistics_error(backend: Backend, prompt: tuple[int, ...], final: torch.Tensor, device: torch.device) -> float:
+def _compared(
+    backend: Backend, prompt: tuple[int, ...], final: torch.Tensor, device: torch.device
+) -> tuple[float, float]:
+    """How far the fused entropy (bits) and the fused logits (relative to the largest) are from those of the model's own pass.
+
+    Entropy alone is one number, which a wrong scale, a missing layer before the unembedding or another order of tokens may leave nearly
+    as it is. So the logits of the model's likeliest tokens and of others across the vocabulary are compared one by one, and the
+    logsumexp, and the fused top token has to be one that the model itself gives its largest logit, as far as rounding goes.
+    """
     with torch.no_grad(), evaluating(backend.model):
         output = backend.model(input_ids=torch.tensor([prompt], device=device), use_cache=False)
-    logits = output.logits[0, -1].double()
+    logits = output.logits[0, -1].double().to(final.device)
     log_p = torch.log_softmax(logits, -1)
     own = float(-(log_p.exp() * log_p).nan_to_num(0.0).sum() / np.log(2))
-    return abs(own - float(row_statistics(backend.architecture, final, 1, None).entropy_bits[0]))
+    finite = torch.isfinite(logits).nonzero()[:, 0]
+    if not len(finite):
+        return float("nan"), float("nan")
+    top = logits.topk(min(_LIKELIEST, len(logits))).indices
+    across = finite[torch.linspace(0, len(finite) - 1, min(_ACROSS, len(finite)), device=finite.device).long()]
+    ids = torch.cat([top[torch.isfinite(logits[top])], across]).unique()
+    fused = row_statistics(backend.architecture, final, 1, ids.view(1, -1, 1))
+    scale = float(logits[finite].abs().max().clamp_min(1e-30))
+    apart = (fused.option_logits.reshape(-1).to(ids.device).double() - logits[ids]).abs().max()
+    best = int(fused.top_ids.reshape(-1)[0])
+    behind = logits.max() - logits[best] if best < len(logits) else torch.tensor(float("inf"))
+    summed = abs(float(torch.logsumexp(logits, -1)) - float(fused.logsumexp.reshape(-1)[0]))
+    return abs(own - float(fused.entropy_bits[0])), largest(
+        [float(apart) / scale, float(behind) / scale, summed / scale]
+    )
+
+
+_LIKELIEST, _ACROSS = 8, 16
+"""Tokens of which the check compares logits: the likeliest ones, and others across the vocabulary."""

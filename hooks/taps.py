@@ -103,6 +103,7 @@ class RowBuffers:
             self.buffers[site] = torch.empty(
                 (len(self.columns), batch, len(self.layers), width), dtype=dtype, device=device
             )
+        self.elsewhere: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.fired: dict[tuple[str, int], int] = {(site, layer): 0 for site in self.sites for layer in self.layers}
 
     def write(self, site: str, layer: int, x: torch.Tensor) -> None:
@@ -111,14 +112,20 @@ class RowBuffers:
             slot = self.layers.index(layer)
             buffer = self.buffers[site]
             x = as_sequences(x, buffer.shape[1], f"{site} of layer {layer}")
-            for p, column in enumerate(self.columns):
-                gather_rows(x, column, buffer[p], slot)
+            if x.device != buffer.device:  # a block on another device: its rows come over once, after the pass
+                rows = torch.arange(x.shape[0], device=x.device)
+                self.elsewhere += [
+                    (buffer[p][:, slot], x[rows, column.to(x.device)]) for p, column in enumerate(self.columns)
+                ]
+            else:
+                for p, column in enumerate(self.columns):
+                    gather_rows(x, column, buffer[p], slot)
         self.fired[(site, layer)] += 1
 
     def gather(self, x: torch.Tensor) -> torch.Tensor:
         """The asked columns of `x` [B, T, d] as [B, P, d]."""
         rows = torch.arange(x.shape[0], device=x.device)
-        return torch.stack([x[rows, column] for column in self.columns], 1)
+        return torch.stack([x[rows, column.to(x.device)] for column in self.columns], 1)
 
     def scale(self, site: str, tap: Tap) -> None:
         """Apply the family's multiplier of this site, once, after the pass."""
@@ -141,6 +148,9 @@ class RowBuffers:
                 f"({len(wrong)} of {len(self.fired)} taps are wrong); nothing of this batch was kept. "
                 "The model skips or repeats blocks, or another tool bypasses their forward"
             )
+        for slot, rows in self.elsewhere:
+            slot.copy_(rows)
+        self.elsewhere.clear()
         out = {}
         for site, buffer in self.buffers.items():
             self.scale(site, self.architecture.taps[site])

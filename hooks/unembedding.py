@@ -60,12 +60,16 @@ def row_statistics(
     """
     head: Any = architecture.head
     softcap = architecture.softcap or None
+    tokens = slice(architecture.vocabulary)
+    if architecture.before_head is not None:
+        with torch.no_grad():
+            rows = architecture.before_head(rows)
     if is_plain(head):
-        weight = head.weight.detach()
-        bias = None if head.bias is None else head.bias.detach()
+        weight = head.weight.detach()[tokens]
+        bias = None if head.bias is None else head.bias.detach()[tokens]
         return vocab_stats(rows.to(weight.dtype), weight, bias, softcap, architecture.scale, option_ids, top_k)
     with torch.no_grad():
-        logits = head(rows)
+        logits = head(rows)[..., tokens]
         logits = (logits if logits.dtype == torch.float64 else logits.float()) * architecture.scale
     if softcap:
         logits = softcap * torch.tanh(logits / softcap)

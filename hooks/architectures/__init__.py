@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from .architecture import Architecture, describe
 from .layouts import LAYER_SITES, LAYOUTS, SITES, Layout, Tap
-from .modules import context_length, input_width, output_width, submodule, unwrapped
+from .modules import context_length, input_device, input_width, output_width, submodule, unwrapped
 
 __all__ = [
     "LAYER_SITES",
@@ -21,6 +21,7 @@ __all__ = [
     "Tap",
     "context_length",
     "describe",
+    "input_device",
     "input_width",
     "output_width",
     "submodule",

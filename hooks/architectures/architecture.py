@@ -16,8 +16,23 @@ from ...errors import RequestError
 from .layouts import BLOCK, LAYOUTS, PARALLEL, SITES, Layout, Tap
 from .modules import declared_width, input_width, optional_submodule, submodule
 
-_LOGIT_MULTIPLIERS = {"cohere": "logit_scale", "cohere2": "logit_scale", "falcon_h1": "lm_head_multiplier"}
-_LOGIT_DIVISORS = ("granite", "granitemoe", "granitemoeshared", "granitemoehybrid")
+_LOGIT_MULTIPLIERS = {
+    **dict.fromkeys(("cohere", "cohere2", "cohere2_moe", "cohere_compass"), "logit_scale"),
+    "falcon_h1": "lm_head_multiplier",
+    "hyperclovax": "logits_scaling",
+}
+_LOGIT_DIVISORS = (
+    "granite",
+    "granite_swa",
+    "granitemoe",
+    "granitemoe_swa",
+    "granitemoeshared",
+    "granitemoehybrid",
+    "minicpm3",
+)
+_SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
+_BEFORE_HEAD = ("cls.predictions.transform",)
+"""What BERT's decoders have between the backbone and the unembedding."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +55,10 @@ class Architecture:
         The final norm, where there is one.
     head : nn.Module
         The unembedding module.
+    before_head : nn.Module or None
+        What runs between the backbone and the unembedding, where a family has that.
+    vocabulary : int or None
+        How many of the unembedding's columns are tokens, where the config says that the others are padding.
     scale, softcap : float
         What the model does to its logits after the unembedding: `softcap * tanh(scale * logits / softcap)`; softcap 0 means none.
     taps : dict of str to Tap
@@ -61,6 +80,8 @@ class Architecture:
     blocks: list[nn.Module]
     norm: nn.Module | None
     head: nn.Module
+    before_head: nn.Module | None
+    vocabulary: int | None
     scale: float
     softcap: float
     taps: Mapping[str, Tap]
@@ -148,8 +169,10 @@ def describe(model: Any) -> Architecture:
         blocks=blocks,
         norm=optional_submodule(model, layout.norm),
         head=head,
+        before_head=_before_head(model, config),
+        vocabulary=getattr(config, "unpadded_vocab_size", None),
         scale=_logit_scale(model, config),
-        softcap=float(getattr(config, "final_logit_softcapping", None) or 0.0),
+        softcap=next((float(cap) for name in _SOFTCAPS if (cap := getattr(config, name, None))), 0.0),
         taps=taps,
         absent=absent,
         multipliers={t.multiplier: float(getattr(config, t.multiplier)) for t in taps.values() if t.multiplier},
@@ -161,6 +184,12 @@ def describe(model: Any) -> Architecture:
             declared_width(head) or getattr(config, "word_embed_proj_dim", None) or config.hidden_size  # OPT's name
         ),
     )
+
+
+def _before_head(model: Any, config: Any) -> nn.Module | None:
+    if config.model_type == "modernbert-decoder":
+        return optional_submodule(model, "lm_head")
+    return next((found for name in _BEFORE_HEAD if (found := optional_submodule(model, name)) is not None), None)
 
 
 def _checked_taps(layout: Layout, blocks: list[nn.Module], config: Any) -> tuple[dict[str, Tap], dict[str, str]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 
 from ...errors import RequestError
@@ -22,6 +23,19 @@ def context_length(config: Any) -> int | None:
         if isinstance(value, int) and value > 0:
             return value
     return None
+
+
+def input_device(model: Any) -> torch.device:
+    """Where token ids are sent: to the embedding's weights, or where accelerate runs it when it keeps them elsewhere (offloaded, sharded)."""
+    embedding = model.get_input_embeddings()
+    weight = getattr(embedding, "weight", None)
+    if weight is not None and weight.device.type != "meta":
+        return torch.device(weight.device)
+    for holder in (embedding, *(module for module in model.modules())):
+        place = getattr(getattr(holder, "_hf_hook", None), "execution_device", None)
+        if place is not None:
+            return torch.device(f"cuda:{place}" if isinstance(place, int) else place)
+    return torch.device(model.device)
 
 
 def input_width(module: Any) -> int:

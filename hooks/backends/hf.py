@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ...errors import CaptureError, RequestError
-from ..architectures import Architecture, describe
+from ..architectures import Architecture, describe, input_device
 from ..attention import attention_rows, supports_attention
 from ..decoding.steps import cache_name, cache_of
 from ..evaluation import evaluating
@@ -58,7 +58,7 @@ class HuggingFaceBackend:
     @property
     def device(self) -> torch.device:
         """Where token ids must be."""
-        return self.model.get_input_embeddings().weight.device
+        return input_device(self.model)
 
     @property
     def dtype(self) -> torch.dtype:

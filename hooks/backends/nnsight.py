@@ -76,7 +76,7 @@ class NnsightBackend(HuggingFaceBackend):
             stack.enter_context(evaluating(self.model))
             if request.attention:
                 recorded = stack.enter_context(attention_rows(self.architecture, request.layers, batch.boundary))
-            with self.wrapped.trace(inputs) as tracer:
+            with self._trace(inputs) as tracer:
                 self._read(buffers, final)
                 tracer.stop()
         if not final:
@@ -88,6 +88,13 @@ class NnsightBackend(HuggingFaceBackend):
             final_norm=final[0],
             attention=None if recorded is None else recorded.result(),
         )
+
+    def _trace(self, inputs: dict[str, Any]) -> Any:
+        """A trace of a pass; a plain `NNsight` hands on what it is given, and takes a mapping for the first argument."""
+        takes_mapping = any(
+            kind.__name__ in ("LanguageModel", "TransformersModel") for kind in type(self.wrapped).__mro__
+        )
+        return self.wrapped.trace(inputs) if takes_mapping else self.wrapped.trace(**inputs)
 
     def _read(self, buffers: RowBuffers, final: list[torch.Tensor]) -> None:
         """Gather every asked row while the model runs, in the order in which it comes by."""

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..architectures import Architecture, describe
+from ..architectures import Architecture, describe, input_device
 from ..attention import attention_modules
 from ..taps import foreign_hook
 from .probe import Method, Way, choose, remembered, sample_tokens
@@ -173,7 +173,7 @@ def continuing(model: Any, trunks: Sequence[Sequence[int]], origins: Sequence[Or
     budget : int
         Most tokens each row will be given.
     """
-    arch, device = describe(model), model.get_input_embeddings().weight.device
+    arch, device = describe(model), input_device(model)
     method = "whole" if crosses(model, trunks, origins, budget) else decoding_for(model).name
     if method == "shared":
         return SharedTrunks(arch, trunks, origins, budget, device)
@@ -193,7 +193,7 @@ def decoding_for(model: Any) -> Method:
 
 
 def _method(model: Any, arch: Architecture) -> Method:
-    device = model.get_input_embeddings().weight.device
+    device = input_device(model)
     tokens, rest = sample_tokens(model, 3 * _PROBE_STEPS)
     texts = [tokens, tokens[::-1][: len(tokens) // 2]]
     origins = [Origin(0, len(tokens) // 3), Origin(0, len(tokens)), Origin(1, len(texts[1]))]

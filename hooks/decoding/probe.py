@@ -89,6 +89,11 @@ def remembered(model: Any, question: tuple[str, ...], answer: Callable[[], Metho
     return methods[key]
 
 
+def forget(model: Any) -> None:
+    """Forget what was found of a model, which was changed."""
+    _METHODS.pop(model, None)
+
+
 def choose(ways: Sequence[Way], plain: Callable[[], Sequence[Tensor]], otherwise: str, dtype: torch.dtype) -> Method:
     """The first of some ways whose states equal those of plain passes, as far as the dtype explains; else `otherwise`.
 

@@ -17,8 +17,9 @@ from ...layers import resolve_layers
 from ..architectures import Architecture, Tap
 from ..decoding import passes
 from ..selection import resolve_sites
-from ..taps import as_sequences, first_input, first_tensor, is_idle
+from ..taps import as_sequences, first_input, first_tensor
 from .arithmetic import CHANGES
+from .bypass import Bypass, before_readers, with_first
 from .change import Change
 from .columns import Columns
 
@@ -54,7 +55,7 @@ class Applied:
         self.where: torch.Tensor | str = "none"
         self.batch = 0
         self.rows: tuple[int, ...] | None = None
-        self.delta: torch.Tensor | None = None
+        self.bypass = Bypass(self.architecture, self.layer) if steering.site == "resid_mid" else None
         self.running = False
         self.passes = self.fired = self.selected = 0
         self.changed = False
@@ -76,12 +77,9 @@ class Applied:
                 handles.append(module.register_forward_pre_hook(self._input, with_kwargs=True))
             else:
                 handles.append(module.register_forward_hook(self._output))
-                _before_readers(module)
-            if site == "resid_mid":
-                # what is read at resid_mid also bypasses the MLP: the change must reach the block's output that way too
-                block = self.architecture.blocks[self.layer]
-                handles.append(block.register_forward_hook(self._carry, prepend=True))
-                _before_readers(block)
+                before_readers(module)
+            if self.bypass is not None:
+                self.bypass.attach(handles)
         handles.append(stack.register_forward_hook(self._end))
 
     def _begin(self, _module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -94,7 +92,7 @@ class Applied:
                 f"a pass began with neither input_ids nor inputs_embeds (it has {', '.join(sorted(given)) or 'nothing'}), "
                 "so its prompts cannot be placed; this way of running the model cannot be steered"
             )
-        self.batch, self.fired, self.delta, self.running = int(tokens.shape[0]), 0, None, True
+        self.batch, self.fired, self.running = int(tokens.shape[0]), 0, True
         declared = passes.current()
         if declared is not None and len(declared.rows) != self.batch:
             raise CaptureError(
@@ -122,8 +120,8 @@ class Applied:
         new = self._steered(x)
         if new is None:
             return None
-        if self.steering.site == "resid_mid":
-            self.delta = new - x
+        if self.bypass is not None:
+            self.bypass.changed = x, new
         if args:
             return (new, *args[1:]), kwargs
         name = next(name for name, value in kwargs.items() if value is x)
@@ -140,13 +138,7 @@ class Applied:
                 output["last_hidden_state"] = new  # type: ignore[index]
             return output
         new = self._steered(first_tensor(output))
-        return None if new is None else _with_first(output, new)
-
-    def _carry(self, _module: Any, _args: tuple[Any, ...], output: Any) -> Any:
-        if self.delta is None:
-            return None
-        x, delta, self.delta = first_tensor(output), self.delta, None
-        return _with_first(output, x + delta.reshape(x.shape))
+        return None if new is None else with_first(output, new)
 
     def _end(self, _module: Any, _args: tuple[Any, ...], _output: Any) -> None:
         self.running = False
@@ -229,19 +221,3 @@ class Applied:
             f"{what} changed nothing: every value rounded back to what it was; use a larger scale, or a "
             f"wider dtype than {self.architecture.backbone.dtype}"
         )
-
-
-def _before_readers(module: Any) -> None:
-    """Put what transformers left to read hidden states behind the steering, so that it shows what goes on from here."""
-    for number, hook in list(module._forward_hooks.items()):
-        if is_idle(hook):
-            module._forward_hooks.move_to_end(number)
-
-
-def _with_first(output: Any, new: torch.Tensor) -> Any:
-    """A module's output with its hidden states replaced."""
-    if isinstance(output, tuple):
-        return (new, *output[1:])
-    if isinstance(output, list):
-        return [new, *output[1:]]
-    return new
