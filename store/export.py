@@ -92,8 +92,8 @@ def _folder(out: str | os.PathLike[str]) -> Path:
 
 _STAGE = ".export.part"
 """Folder within that of an export, in which its files lie until all are whole; while it holds any, the export is not."""
-_MOVED = "moved"
-"""File in it that names those of the export, one a line, from the moment when the first gets its place."""
+_MOVED = ".export.moved"
+"""File beside it that names those of the export, one a line, while they get their places; its removal, one step, ends the export."""
 
 
 def _begin(folder: Path) -> Path:
@@ -109,23 +109,27 @@ def _begin(folder: Path) -> Path:
 def _finish(folder: Path, stage: Path, written: list[Path]) -> list[Path]:
     """Give all files their places, the table of the states last, without which the others are no export."""
     atomic.write(stage / _MOVED, "\n".join(file.name for file in written), durable=True)
+    os.replace(stage / _MOVED, folder / _MOVED)
     for file in sorted(written, key=lambda file: file.stem == "states"):
         os.replace(file, folder / file.name)
     atomic.sync_folder(folder)
     shutil.rmtree(stage)
+    (folder / _MOVED).unlink()
     return [folder / file.name for file in written]
 
 
 def _remove_unfinished(folder: Path) -> None:
     """Remove an export that did not come to its end."""
-    stage = folder / _STAGE
-    if stage.is_symlink() or not stage.is_dir():
-        return
-    with contextlib.suppress(FileNotFoundError):
-        for name in (stage / _MOVED).read_text("utf-8").split("\n"):
-            if name == os.path.basename(name) and name not in ("", ".", ".."):
+    moved = folder / _MOVED
+    if moved.is_file() and not moved.is_symlink():
+        for name in moved.read_text("utf-8", "replace").split("\n"):
+            if name == os.path.basename(name) and name not in ("", ".", "..", _MOVED) and not (folder / name).is_dir():
                 (folder / name).unlink(missing_ok=True)
-    shutil.rmtree(stage)
+    stage = folder / _STAGE
+    if stage.is_dir() and not stage.is_symlink():
+        shutil.rmtree(stage)
+    if moved.is_file() and not moved.is_symlink():
+        moved.unlink()
 
 
 def _by_cell(run: Run, folder: Path, fmt: str, written: list[Path]) -> None:
