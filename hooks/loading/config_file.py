@@ -74,6 +74,11 @@ def read_config(path: Path, name: str) -> dict[str, Any]:
             f"{path} names no model_type (found {printable(repr(kind), 60)}), so it is not known which model this is; "
             "get the config that belongs to the weights"
         )
+    for key in ("quantization_config", "compression_config", "text_config"):
+        if not isinstance(config.get(key), dict | None):
+            raise RequestError(
+                f"{path} says {key} = {printable(repr(config[key]), 60)}, which is no set of settings; get the file again"
+            )
     for part in (config, *(v for v in config.values() if isinstance(v, dict))):
         _check_sizes(part, path)
         _refuse_fetched_code(part, path)

@@ -18,7 +18,8 @@ from .allocation import bounded
 from .config_file import read_config, refuse_unsupported
 from .conversion import converted
 from .devices import torch_device, torch_dtype
-from .matching import Checkpoint, fitting_prefix, refuse_misfit
+from .matching import Checkpoint, fitting_prefix, refuse_misfit, why_not
+from .packed import refuse_mispacked
 from .refusals import refused
 from .sources import EMBEDDED, ModelSource
 from .tokenizer import load_tokenizer
@@ -80,7 +81,10 @@ def load(source: ModelSource, dtype: str = "auto", device: str | None = None) ->
         prefix = fitting_prefix(checkpoint, config)
         tokenizer = load_tokenizer(source.name, location, options)
         renamed = {"key_mapping": {f"^{re.escape(prefix)}": ""}} if prefix else {}
-        with bounded(checkpoint.name, checkpoint.tensors):
+        with (
+            refused(lambda reason: _not_loaded(source, why_not(checkpoint, reason))),
+            bounded(checkpoint.name, checkpoint.tensors),
+        ):
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 location,
                 dtype=wanted,
@@ -91,6 +95,7 @@ def load(source: ModelSource, dtype: str = "auto", device: str | None = None) ->
             )
         model, info = loaded
         refuse_misfit(checkpoint, config, info, prefix)
+        refuse_mispacked(model, source.name)
         model = model.to(where).eval().requires_grad_(False)
     return LoadedModel(model, tokenizer, prefix)
 

@@ -7,6 +7,7 @@ gives other states at every start. The trial is made on torch's meta device from
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -80,8 +81,15 @@ class Checkpoint:
 
     @property
     def quantised(self) -> bool:
-        """Whether its tensors are packed, so that their names and shapes are a quantiser's."""
-        return bool(self.config.get("quantization_config") or self.config.get("compression_config"))
+        """Whether its tensors are packed in a way that transformers unpacks, so that their names and shapes are a quantiser's."""
+        return any(map(_is_known_packing, self.packings))
+
+    @property
+    def packings(self) -> list[Mapping[str, Any]]:
+        """What its config says of how its numbers are packed, as far as transformers looks there."""
+        parts = (self.config, *(part for part in self.config.values() if isinstance(part, dict)))
+        said = (part.get("quantization_config") for part in parts)
+        return [packing for packing in said if isinstance(packing, dict) and packing]
 
 
 def fitting_prefix(checkpoint: Checkpoint, config: Any) -> str:
@@ -96,15 +104,20 @@ def fitting_prefix(checkpoint: Checkpoint, config: Any) -> str:
     -------
     str
         A wrapper's prefix, without which every name fits; "" where the names fit as they stand, or where no trial can be made
-        (a quantised checkpoint, or accelerate is not installed): then the load itself tells, see `refuse_misfit`.
+        (accelerate is not installed): then the load itself tells, see `refuse_misfit`. Of a quantised checkpoint the trial tells
+        parts of the model of which no tensor is there, and layers too many.
 
     Raises
     ------
     RequestError
         It does not fit.
     """
-    if checkpoint.quantised or not checkpoint.tensors:
+    if not checkpoint.tensors:
         return ""
+    config = copy.deepcopy(config)
+    for part in (config, config.get_text_config(decoder=True)):
+        part.__dict__.pop("quantization_config", None)
+    _refuse_packed(checkpoint)
     misfit = _trial(checkpoint, config, checkpoint.tensors)
     if misfit:
         prefix = _common_prefix(checkpoint.tensors)
@@ -122,6 +135,44 @@ def refuse_misfit(checkpoint: Checkpoint, config: Any, info: Mapping[str, Any], 
     misfit = _misfit(checkpoint, config, info, tensors)
     if misfit:
         raise _refusal(checkpoint, config, misfit)
+
+
+def _is_known_packing(packing: Mapping[str, Any]) -> bool:
+    from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
+
+    method = packing.get("quant_method")
+    in_bits = packing.get("load_in_8bit") or packing.get("load_in_4bit")
+    return bool(in_bits) or isinstance(method, str) and method in AUTO_QUANTIZATION_CONFIG_MAPPING
+
+
+def _refuse_packed(checkpoint: Checkpoint) -> None:
+    """Refuse weights of whole numbers or of 8 bits that nothing will unpack: they would be taken for the numbers themselves."""
+    packed = [
+        f"{name}: {str(tensor.dtype).removeprefix('torch.')}"
+        for name, tensor in checkpoint.tensors.items()
+        if name.endswith("weight") and _is_packed(tensor)
+    ]
+    if checkpoint.quantised:
+        if any(packing.get("quant_method") == "fp8" for packing in checkpoint.packings):
+            lacking = [f"{name.partition(':')[0]}_scale_inv" for name in packed]
+            lacking = [name for name in lacking if name not in checkpoint.tensors]
+            if lacking:
+                raise RequestError(
+                    f"the weights of model {checkpoint.name!r} are packed (fp8) and {_counted(len(lacking), 'scale')} that unpack them missing "
+                    f"({_first(sorted(lacking, key=_natural))}); get all files of the checkpoint again"
+                )
+        return
+    if packed:
+        methods = ", ".join(printable(repr(packing.get("quant_method")), 60) for packing in checkpoint.packings)
+        raise RequestError(
+            f"the weights of model {checkpoint.name!r} are packed ({_first(sorted(packed, key=_natural))}), and its config.json names "
+            f"{f'a way that transformers does not know (quant_method {methods})' if methods else 'no quantization_config'}, so they would be "
+            "taken for the numbers themselves; get the config that belongs to the weights, or weights that are not packed"
+        )
+
+
+def _is_packed(tensor: Any) -> bool:
+    return not (tensor.is_floating_point() and tensor.element_size() > 1)
 
 
 def _common_prefix(names: Collection[str]) -> str:
@@ -161,11 +212,13 @@ def _trial(checkpoint: Checkpoint, config: Any, tensors: Mapping[str, Any]) -> M
     except RequestError:
         raise
     except Exception as error:  # else the load says what is wrong, if anything is
-        return Misfit(broken="automatic conversion" in str(error))
+        return Misfit(broken="automatic conversion" in str(error) and not checkpoint.quantised)
     finally:
         logging.set_verbosity(verbosity)
         if progress:
             logging.enable_progress_bar()
+    if checkpoint.quantised:
+        return _misfit_of_packed(checkpoint, model, info, tensors)
     return _misfit(checkpoint, config, info, tensors)
 
 
@@ -186,6 +239,56 @@ def _misfit(checkpoint: Checkpoint, config: Any, info: Mapping[str, Any], tensor
     mismatched = sorted((str(n), _shape(a), _shape(b)) for n, a, b in info.get("mismatched_keys") or ())
     missing = sorted(set(info.get("missing_keys") or ()), key=_natural)
     return Misfit(tuple(missing), tuple(sorted(unused, key=_natural)), tuple(mismatched), bool(info.get("error_msgs")))
+
+
+def _misfit_of_packed(
+    checkpoint: Checkpoint, model: Any, info: Mapping[str, Any], tensors: Mapping[str, Any]
+) -> Misfit:
+    """What is wrong however the numbers are packed: parts of which there is no tensor at all, and layers too many.
+
+    Where a layer holds packed tensors under another program's names, the load itself tells what is missing of it.
+    """
+    unexpected = set(info.get("unexpected_keys") or ())
+    held = {part for name in {*tensors, *unexpected} for part in _parts(name)}
+    modules = {name for name, _ in model.named_modules()}
+    renamed = {_layer(name) for name in unexpected if name.rpartition(".")[0] not in modules}
+    missing = {
+        name
+        for name in info.get("missing_keys") or ()
+        if name.rpartition(".")[0] not in held and _layer(name) not in renamed
+    }
+    unused = _beyond_the_layers(checkpoint, model.config, tensors)
+    return Misfit(tuple(sorted(missing, key=_natural)), tuple(sorted(unused, key=_natural)))
+
+
+def why_not(checkpoint: Checkpoint, reason: str) -> str:
+    """What the load says, or, where it says that tensors could not be joined, which of them are lacking."""
+    if "automatic conversion" not in reason:
+        return reason
+    alike: dict[str, dict[str, set[str]]] = {}
+    for name in checkpoint.tensors:
+        parts = _parts(name)
+        place = next((p for p in reversed(parts) if ".weight" not in p), "")
+        alike.setdefault(re.sub(r"(?<=\.)\d+(?=\.)", "{}", place), {}).setdefault(place, set()).add(name[len(place) :])
+    lacking = [
+        place + ending
+        for places in alike.values()
+        for place, endings in places.items()
+        for ending in sorted(set().union(*places.values()) - endings)
+    ]
+    found = f": missing {_first(lacking)}" if lacking else ""
+    return f"tensors that belong together, such as packed weights and their scales, are not all there{found}"
+
+
+def _layer(name: str) -> str:
+    layer = _LAYER.match(name)
+    return layer[0] if layer else ""
+
+
+def _parts(name: str) -> list[str]:
+    """The modules that a tensor lies in, from the outermost."""
+    steps = name.split(".")
+    return [".".join(steps[:n]) for n in range(1, len(steps))]
 
 
 def _beyond_the_layers(checkpoint: Checkpoint, config: Any, tensors: Mapping[str, Any]) -> list[str]:
