@@ -161,9 +161,11 @@ def combine(layers: Sequence[LayerSpread], left_out: int = 0) -> Dimensionality:
 
 
 def centred(gram: np.ndarray) -> np.ndarray:
-    """Gram matrix of the same rows after taking their mean away."""
+    """Gram matrix of the same rows after taking their mean away; zero where what is left is rounding of the products."""
     mean = gram.mean(axis=0)
-    return np.asarray(gram - mean[:, None] - mean[None, :] + mean.mean())
+    left = np.asarray(gram - mean[:, None] - mean[None, :] + mean.mean())
+    rounding = max(8, len(gram)) * np.finfo(np.float64).eps * np.abs(gram).max(initial=0)
+    return left if np.abs(left).max(initial=0) > rounding else np.zeros_like(left)
 
 
 def centred_gram(x: np.ndarray) -> np.ndarray:
@@ -171,8 +173,9 @@ def centred_gram(x: np.ndarray) -> np.ndarray:
     rows = np.asarray(x, dtype=np.float64)
     if rows.shape[0] == 0:
         return np.zeros((0, 0))
-    rows = rows - rows.mean(axis=0)
-    return np.asarray(rows @ rows.T)
+    left = rows - rows.mean(axis=0)
+    left[:, rows.max(axis=0) == rows.min(axis=0)] = 0.0  # the mean of equal values is not exactly theirs
+    return np.asarray(left @ left.T)
 
 
 def ratio_from_gram(gram: np.ndarray, unbiased: bool = False) -> float:

@@ -209,20 +209,24 @@ class Moments:
             Divide unbiased estimates of (tr C)^2 and tr(C^2) instead of the sample covariance's own, which is far too
             small when d is not small beside n. They hold for any distribution with fourth moments (Himeno and Yamada,
             Journal of Multivariate Analysis 130, 2014) and need n >= 4; NaN otherwise, or where an estimate is not
-            positive or lies within its rounding, as when all states but one agree.
+            positive or lies within its rounding, as when all states but one agree. States that do not vary have no ratio (NaN).
         """
         trace, frobenius, fourth = self._summary()
+        # a variance below the rounding of the values themselves is none; sums of folded rows are of float32 products
+        rounding = 2.0**-23 if self._sums.count else 2.0**-51
+        varies = trace > rounding**2 * self.mean.square().sum(-1)
+        trace = torch.where(varies, trace, math.nan)
         if not unbiased:
             return trace.square() / frobenius
         n = self.count
         if n < 4:
             return trace + math.nan
         # Below its own rounding the estimate of tr(C^2) says nothing: products of folded rows are of float32.
-        rounding = (1e-6 if self._sums.count else 1e-12) * n * n * frobenius
+        least = (1e-6 if self._sums.count else 1e-12) * n * n * frobenius
         q = fourth / (n - 1)
         square_of_trace = 2 * frobenius + (n * n - 3 * n + 1) * trace.square() - n * q
         trace_of_square = (n - 1) * (n - 2) * frobenius + trace.square() - n * q
-        defined = (trace_of_square > rounding) & (square_of_trace > 0)
+        defined = (trace_of_square > least) & (square_of_trace > 0)
         return torch.where(defined, square_of_trace / trace_of_square, math.nan)
 
     def aggregate(self, unbiased: bool = False) -> float:

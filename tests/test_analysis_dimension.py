@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import permutations
 
 import numpy as np
@@ -196,3 +197,26 @@ def test_unknown_item_and_bad_fractions_are_refused():
         split.rows(["a", "d"])
     with pytest.raises(RequestError, match="sum to 1"):
         splits.split_items(["a"], fractions=(0.5, 0.2, 0.2))
+
+
+@pytest.mark.parametrize("value", [14.62, 0.1, 1e-30, 1e30, -7.7, 0.0])
+@pytest.mark.parametrize("n", [2, 3, 20, 1000])
+def test_states_that_do_not_vary_have_no_dimension(n, value):
+    """The mean of equal values is not exactly theirs in floating point; what is left of them is no variation."""
+    x = np.full((n, 8), value)
+    assert math.isnan(dimension.participation_ratio(x)) and math.isnan(dimension.participation_ratio(x, unbiased=True))
+    result = dimension.effective_dimensionality(np.stack([x, x], 1))
+    assert math.isnan(result.aggregate) and result.reason == "the states do not vary"
+    gram = dimension.centred(x @ x.T)
+    assert math.isnan(dimension.ratio_from_gram(gram))
+    x[0, 0] += 1e-6 * max(abs(value), 1e-30)
+    assert dimension.participation_ratio(x) == pytest.approx(1.0, rel=1e-3)
+
+
+def test_a_layer_that_does_not_vary_leaves_the_others_as_they_are():
+    rng = np.random.default_rng(0)
+    x = np.full((30, 2, 6), 3.3)
+    x[:, 1] = rng.normal(size=(30, 6))
+    result = dimension.effective_dimensionality(x)
+    assert math.isnan(result.per_layer[0]) and result.per_layer[1] == dimension.participation_ratio(x[:, 1])
+    assert result.aggregate == pytest.approx(result.per_layer[1])

@@ -261,3 +261,21 @@ def test_parts_add_up_under_every_mode_with_a_massive_channel(family, mode):
     mid, added, post = (states[name][0, 0].float() for name in ("resid_mid", "mlp_out", "resid_post"))
     rounding = 2**-8 * (mid + added).abs() + 1e-6
     assert ((mid + added - post).abs() <= rounding).all(), (mid + added - post).abs().max()
+
+
+# --- autocast -----------------------------------------------------------------------------------------------------------
+
+
+def test_autocast_is_refused_for_captures_and_at_load_and_leaves_no_trace():
+    ex = Extractor(small_model("llama"), small_tokenizer())
+    before = ex.capture(PROMPTS).resid_post
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        with pytest.raises(
+            RequestError, match="torch.autocast is on for cpu, so the model would compute in torch.bfloat16"
+        ):
+            ex.capture(PROMPTS)
+        with pytest.raises(RequestError, match="torch.autocast is on"):
+            Extractor(small_model("llama"), small_tokenizer())
+        with torch.autocast("cpu", enabled=False):
+            assert torch.equal(ex.capture(PROMPTS).resid_post, before)
+    assert torch.equal(ex.capture(PROMPTS).resid_post, before)

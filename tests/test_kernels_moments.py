@@ -400,3 +400,19 @@ def test_bad_input() -> None:
         with pytest.raises(ValueError, match="at least 1"):
             Moments(*sizes)  # type: ignore[arg-type]
     assert math.isnan(moments.aggregate())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("n", [2, 20, 700])
+@pytest.mark.parametrize("value", [14.62, 0.1, -3e5])
+def test_states_that_do_not_vary_have_no_participation_ratio(value, n, dtype):
+    """Held rows and folded ones alike; the batches' means differ from the value by rounding."""
+    moments = Moments(2, 16)
+    for part in torch.full((n, 2, 16), value, dtype=dtype).split(7):
+        moments.update(part)
+    for unbiased in (False, True):
+        assert moments.participation_ratio(unbiased).isnan().all()
+    varied = torch.full((n, 2, 16), value, dtype=torch.float64)
+    varied[0, 0, 0] += 0.1 * abs(value)
+    found = Moments(2, 16).update(varied).participation_ratio()
+    assert found[0] == pytest.approx(1.0, rel=1e-3) and found[1].isnan()
