@@ -7,7 +7,7 @@ default comes from, what it is used for) takes it from here with another text.
 from __future__ import annotations
 
 from .command import Option
-from .values import FILES, LAYERS, NAMES, OFF, ON, PLACE, SITES, WHOLE, choice
+from .values import ARGUMENTS, DAY, FILES, LAYERS, NAMES, OFF, ON, PLACE, SITES, WHOLE, choice
 
 # --- the command itself -------------------------------------------------------------------------------------------------
 
@@ -32,6 +32,12 @@ DEVICE = Option("--device", "torch device, such as cuda:0", default="the first G
 REVISION = Option("--revision", "Hub revision of the model")
 SHARE_PREFIX = Option("--share-prefix", "compute common prefixes of prompts once", choice("auto", "never", "always"))
 COMPILE = Option("--compile", "compile the backbone with its taps (backend hf)", ON)
+CONTEXT_LENGTH = Option(
+    "--context-length",
+    "most tokens of a prompt with its output, where the model can take more than its config says",
+    WHOLE,
+    default="the config's",
+)
 SHARD_SIZE = Option("--shard-size", "states per shard, the unit of commit and of resuming", WHOLE)
 
 # --- items --------------------------------------------------------------------------------------------------------------
@@ -46,6 +52,25 @@ BENCHMARK = Option(
 ITEMS = Option("--items", "rows of a benchmark from a JSON Lines file; may be repeated", FILES, "NAME=FILE")
 N = Option("--n", "items per benchmark, a seeded sample", WHOLE, default="all")
 SEED = Option("--seed", "seed of the sample", WHOLE)
+
+# --- how prompts are put together ---------------------------------------------------------------------------------------
+
+TEMPLATE_ARG = Option(
+    "--template-arg",
+    "what the chat template is told besides, such as enable_thinking=false; a value that is JSON is read as such; may be repeated",
+    ARGUMENTS,
+    "NAME=VALUE",
+    setting="template_args",
+)
+DATE = Option(
+    "--date", "the day that a chat template which asks for it is told", DAY, "YYYY-MM-DD", default="the run's first day"
+)
+BOS = Option(
+    "--bos",
+    "who begins the text of a chat; auto: the template where it names a BOS, else the tokenizer",
+    choice("auto", "template", "tokenizer"),
+)
+ALLOW_SAME_PROMPTS = Option("--allow-same-prompts", "go on where different items have one and the same prompt", ON)
 
 # --- what is captured ---------------------------------------------------------------------------------------------------
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from . import options
 from .command import Command, Option, add_options, settings
 from .output import print_run, quiet_libraries
-from .values import CAPS, NAMES, ON, PLACES, WHOLE, choice
+from .values import CAPS, NAMES, ON, PLACES, STOPS, WHOLE, choice
 
 if TYPE_CHECKING:
     from ..studies import StudyConfig
@@ -27,6 +28,7 @@ STUDY = {
             WHOLE,
             default="8192 on a CPU, or 2048 with --no-generate; 16384 on a GPU",
         ),
+        options.CONTEXT_LENGTH,
         options.SHARE_PREFIX,
         options.COMPILE,
     ),
@@ -47,6 +49,10 @@ STUDY = {
             "put the text into the model's chat template, or leave it as it is",
             choice("auto", "chat", "raw"),
         ),
+        options.TEMPLATE_ARG,
+        options.DATE,
+        options.BOS,
+        options.ALLOW_SAME_PROMPTS,
     ),
     "what is kept": (
         options.SITES_KEPT,
@@ -77,6 +83,13 @@ STUDY = {
             "N",
             default="50 for baseline, 512 for the others",
         ),
+        Option(
+            "--stop",
+            "text before which an output ends (\\n is a line break), of all regimes or of one; may be repeated; none for none",
+            STOPS,
+            "[REGIME=]TEXT",
+            default="the headings of the regime with --template raw, else none",
+        ),
         options.HYPOTHESES,
     ),
 }
@@ -92,7 +105,22 @@ def study_config(arguments: argparse.Namespace) -> StudyConfig:
     """The StudyConfig that the arguments describe; what is not among them keeps its default."""
     from ..studies import StudyConfig
 
-    return StudyConfig(**settings(arguments, StudyConfig))
+    given = settings(arguments, StudyConfig)
+    if isinstance(given.get("stop"), tuple):
+        given["stop"] = _by_regime(given["stop"], given.get("regimes", StudyConfig.regimes))
+    return StudyConfig(**given)
+
+
+def _by_regime(stops: Sequence[str], regimes: Sequence[str]) -> Sequence[str] | dict[str, list[str]]:
+    """Stop texts by regime where one names its own, as in `cot=TEXT`; those that name none are every regime's."""
+    own = [
+        (name, text) if name in regimes and equals else ("", stop)
+        for stop in stops
+        for name, equals, text in [stop.partition("=")]
+    ]
+    if not any(name for name, _ in own):
+        return stops
+    return {regime: [text for name, text in own if name in ("", regime)] for regime in regimes}
 
 
 def _run(arguments: argparse.Namespace) -> int:

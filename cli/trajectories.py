@@ -49,7 +49,7 @@ COMMAND = Command(
     {
         "": (options.CONFIG, options.JSON, options.QUIET),
         "the run": (options.OUT_RUN,),
-        "model": (options.MODEL, options.DTYPE, options.DEVICE, options.REVISION),
+        "model": (options.MODEL, options.DTYPE, options.DEVICE, options.REVISION, options.CONTEXT_LENGTH),
         "items and chains": (
             replace(options.BENCHMARK, text="comma list, as for run"),
             options.ITEMS,
@@ -64,6 +64,10 @@ COMMAND = Command(
             Option("--chain-temperature", "of the reference chain; 0 is greedy", NUMBER),
             Option("--chain-tokens", "token budget of the reference chain", WHOLE),
             Option("--system", "system prompt of the chains, '' for none", metavar="TEXT", default="one step a line"),
+            options.TEMPLATE_ARG,
+            options.DATE,
+            options.BOS,
+            options.ALLOW_SAME_PROMPTS,
         ),
         "what is measured": (
             Option(

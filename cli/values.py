@@ -7,12 +7,14 @@ text where a number belongs, and YAML's `no` never a benchmark of that name.
 from __future__ import annotations
 
 import argparse
+import datetime
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .. import strict_json
 from ..checks import is_whole, shown
 from ..errors import RequestError
 
@@ -85,6 +87,33 @@ def files(entries: Sequence[str], flag: str, taken: Mapping[str, str] | None = N
             raise RequestError(f"{flag} names {name!r} twice; give one file per benchmark")
         paths[name] = path
     return paths
+
+
+class _Arguments(argparse.Action):
+    """Collects NAME=VALUE from each time that the flag is given; a value that is JSON is read as such."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
+        name, equals, text = values.partition("=")
+        if not equals or not name:
+            flag = self.option_strings[0]
+            raise RequestError(
+                f"{flag} {shown(values)} is not NAME=VALUE; write for example {flag} enable_thinking=false"
+            )
+        try:
+            value = strict_json.loads(text)
+        except ValueError:
+            value = text
+        setattr(namespace, self.dest, {**getattr(namespace, self.dest, {}), name: value})
+
+
+class _Stops(argparse.Action):
+    """Collects stop texts from each time that the flag is given; `\\n` and `\\t` are a line break and a tab, and `none` is none."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
+        texts = getattr(namespace, self.dest, ())
+        if values != "none":
+            texts = (*texts, values.replace("\\n", "\n").replace("\\t", "\t"))
+        setattr(namespace, self.dest, texts)
 
 
 def numbers(text: str, flag: str) -> tuple[float, ...]:
@@ -214,6 +243,18 @@ def _caps(entry: Any) -> int | dict[str, int]:
     return caps(entry, "") if isinstance(entry, str) else _whole(entry)
 
 
+def _mapping(entry: Any) -> dict[str, Any]:
+    if not isinstance(entry, dict):
+        raise TypeError
+    return {_text(name): value for name, value in entry.items()}
+
+
+def _stops(entry: Any) -> Any:
+    if isinstance(entry, dict):
+        return {_text(regime): _each(texts, _text) for regime, texts in entry.items()}
+    return () if entry == "none" else _each(entry, _text)
+
+
 # --- the types ----------------------------------------------------------------------------------------------------------
 
 TEXT = Value("text", _text)
@@ -235,6 +276,9 @@ CAPS = Value("a whole number, or a mapping of regimes to whole numbers", _caps, 
 ON = Value("true or false", _true_or_false, {"action": "store_const", "const": True})
 OFF = Value("true or false", lambda entry: not _true_or_false(entry), {"action": "store_const", "const": False})
 PLACE = Value("a path", lambda entry: place(_text(entry)), {"type": place})
+ARGUMENTS = Value("a mapping of names to values", _mapping, {"action": _Arguments})
+STOPS = Value("a text, a list of texts, or a mapping of regimes to them", _stops, {"action": _Stops})
+DAY = Value("a day such as 2026-12-01", lambda entry: str(entry) if isinstance(entry, datetime.date) else _text(entry))
 PATHS = Value(
     "a list of paths", lambda entry: _each(entry, lambda part: place(_text(part))), {"nargs": "+", "type": place}
 )

@@ -16,7 +16,7 @@ import torch
 from ..errors import CaptureError, RequestError
 from ..layers import resolve_layers
 from . import loading
-from .architectures import context_length, input_device, output_width
+from .architectures import allowed_context, input_device, output_width
 from .attention import attention_modules, why_no_attention
 from .backends import make_backend
 from .backends.protocol import Request
@@ -28,7 +28,8 @@ from .decoding.shared_prompts import MODES, SharedPrefixes
 from .gate import GateReport, checked
 from .identity import identity
 from .manifest import manifest_of
-from .prompts.boundary import assemble, group
+from .prompts.boundary import assemble, group, padding_id, refuse_long
+from .prompts.chat_settings import ChatSettings
 from .prompts.inputs import as_prompts
 from .prompts.options import forms_of_prompts
 from .prompts.positions import resolve_positions
@@ -65,6 +66,10 @@ class Extractor:
     compile : bool or str
         Compile the backbone with its taps inside (backend "hf"); a string names a `torch.compile` backend other than
         "inductor". The first capture of each set of sites and layers pays for it: see `precollapse.hooks.backends.compiled`.
+    context_length : int, optional
+        Most tokens of a prompt; None takes what the config says. More is refused where positions are learned.
+    template_args : mapping, optional
+        What the chat template is told besides, such as `enable_thinking`; names that it does not read are refused.
 
     Raises
     ------
@@ -93,13 +98,17 @@ class Extractor:
         batch_tokens: int | None = None,
         share_prefix: str = "auto",
         compile: bool | str = False,
+        context_length: int | None = None,
+        template_args: Mapping[str, Any] | None = None,
     ) -> None:
         self.backend = make_backend(model, backend)
         if tokenizer is None and self.backend.name == "transformer_lens":
             raise RequestError(
                 "the tokenizer that a TransformerBridge carries adds a BOS whatever the model's own does; pass the model's as Extractor(bridge, tokenizer)"
             )
-        self.renderer = Renderer(tokenizer if tokenizer is not None else getattr(model, "tokenizer", None))
+        own = tokenizer if tokenizer is not None else getattr(model, "tokenizer", None)
+        self.renderer = Renderer(own, ChatSettings(template_args or {}))
+        self.context_length = allowed_context(self.model, context_length)
         self.source: loading.ModelSource | None = None
         if batch_tokens is not None and (
             isinstance(batch_tokens, bool) or not isinstance(batch_tokens, int | np.integer) or batch_tokens < 1
@@ -109,7 +118,8 @@ class Extractor:
         if share_prefix not in MODES:
             raise RequestError(f"share_prefix={share_prefix!r} is unknown; choose from {', '.join(MODES)}")
         self.share_prefix = share_prefix
-        self.shared_prefixes = SharedPrefixes(self.backend, self.renderer.pad_id, self.device)
+        self.pad_id = padding_id(self.renderer.pad_id, self.model)
+        self.shared_prefixes = SharedPrefixes(self.backend, self.pad_id, self.device)
         self.gate_report: GateReport | None = None
         self.steerings: list[Steering] = []
         self._given, self._check, self._changed = model, check, False
@@ -127,7 +137,7 @@ class Extractor:
         rule = length_rule(self.model.config.get_text_config(decoder=True))
         most = None if rule is None else rule.limit - 1  # and one more token is stepped
         ids = [self.renderer.render(text).token_ids[:most] for text in _GATE_TEXTS]
-        return checked(self.backend, ids, self.renderer.pad_id, self.device)
+        return checked(self.backend, ids, self.pad_id, self.device)
 
     def _renew(self) -> None:
         """Find everything about the model anew, where its modules, their code or sizes were changed since; CaptureError if it fails the check."""
@@ -135,7 +145,8 @@ class Extractor:
             return
         compiler = self.compiler
         self.backend = make_backend(self._given, self.backend.name)
-        self.shared_prefixes = SharedPrefixes(self.backend, self.renderer.pad_id, self.device)
+        self.pad_id = padding_id(self.renderer.pad_id, self.model)
+        self.shared_prefixes = SharedPrefixes(self.backend, self.pad_id, self.device)
         forget(self.model)
         self._changed = True
         if self._check:
@@ -164,6 +175,8 @@ class Extractor:
         batch_tokens: int | None = None,
         share_prefix: str = "auto",
         compile: bool | str = False,
+        context_length: int | None = None,
+        template_args: Mapping[str, Any] | None = None,
     ) -> Extractor:
         """Load a model by name.
 
@@ -179,7 +192,7 @@ class Extractor:
             A Hub commit, branch or tag.
         check : bool
             Run the gate at load.
-        batch_tokens, share_prefix, compile
+        batch_tokens, share_prefix, compile, context_length, template_args
             See the class.
 
         Returns
@@ -207,6 +220,8 @@ class Extractor:
             batch_tokens=batch_tokens,
             share_prefix=share_prefix,
             compile=compile,
+            context_length=context_length,
+            template_args=template_args,
         )
         made.source = replace(source, checkpoint_prefix=loaded.checkpoint_prefix)
         return made
@@ -235,11 +250,6 @@ class Extractor:
     def n_layers(self) -> int:
         """Number of blocks (L)."""
         return len(self.backend.architecture.blocks)
-
-    @property
-    def context_length(self) -> int | None:
-        """Most tokens the model was built for, where its config says."""
-        return context_length(self.model.config)
 
     def render(self, prompts: Any) -> list[Rendered]:
         """Render prompts to token ids without running the model; see `capture` for what a prompt may be."""
@@ -359,7 +369,7 @@ class Extractor:
         names, chosen = self.check_request(sites, layers, attention, top_k, keep_cache)
         if not rendered:
             raise RequestError("no prompts were given; give at least one")
-        self._refuse_long(rendered)
+        refuse_long(rendered, self.context_length)
         self._refuse_unknown_tokens(rendered)
         for steering in self.steerings:
             steering.check_prompts([len(r.token_ids) for r in rendered])
@@ -414,7 +424,7 @@ class Extractor:
         for own in together(rule, lengths, generating=True):
             for part in group([lengths[k] for k in own], len(own) * max(lengths), not self._left_safe, fewest=True):
                 chosen = [own[k] for k in part]
-                batch = assemble(chosen, prompts, self.renderer.pad_id, "left", self.device)
+                batch = assemble(chosen, prompts, self.pad_id, "left", self.device)
                 batch = replace(batch, rows=tuple(captured.batch.rows[k] for k in chosen))
                 with passes.prompt_pass(batch.rows, [lengths[k] for k in chosen], batch.boundary):
                     got = plain.rows(batch, Request((), (), batch.boundary[:, None], use_cache=True))
@@ -436,12 +446,4 @@ class Extractor:
                 raise RequestError(
                     f"prompt {i} has token {max(r.token_ids)}, and the model's embedding has {embedding}: the tokenizer has tokens that "
                     "the model lacks; model.resize_token_embeddings(len(tokenizer)) adds them, untrained"
-                )
-
-    def _refuse_long(self, rendered: Sequence[Rendered]) -> None:
-        limit = self.context_length
-        for i, r in enumerate(rendered):
-            if limit is not None and len(r.token_ids) > limit:
-                raise RequestError(
-                    f"prompt {i} has {len(r.token_ids)} tokens, more than the model's context of {limit}; shorten or leave it out"
                 )

@@ -40,6 +40,7 @@ def manifest_of(extractor: Any) -> dict[str, Any]:
         "vocabulary": int(config.get_text_config(decoder=True).vocab_size),
         "tokenizer": type(extractor.tokenizer).__name__,
         "tokenizer_hash": extractor.renderer.tokenizer_hash,
+        **extractor.renderer.describe(),
         "backend": extractor.backend.name,
         "dtype": str(extractor.model.dtype).removeprefix("torch."),
         "device": str(extractor.device),

@@ -21,7 +21,7 @@ class ModelRequest:
 
     Attributes
     ----------
-    name, backend, dtype, device, revision, batch_tokens, share_prefix, compile
+    name, backend, dtype, device, revision, batch_tokens, share_prefix, compile, context_length
         As in `Extractor.from_pretrained`.
     generating : bool
         Whether batches are generated from, which decides how many tokens they hold where `batch_tokens` is None.
@@ -36,6 +36,7 @@ class ModelRequest:
     share_prefix: str = "auto"
     compile: bool | str = False
     generating: bool = False
+    context_length: int | None = None
 
     @property
     def device_type(self) -> str:
@@ -74,6 +75,7 @@ class ModelRequest:
             batch_tokens=self.token_budget,
             share_prefix=self.share_prefix,
             compile=self.compile,
+            context_length=self.context_length,
         )
 
 

@@ -36,6 +36,14 @@ class Regime:
         Template for multiple choice, with `{question}` and `{choices}` once each. None: the regime has no such form.
     max_new_tokens : int
         How many tokens a model may write under this regime unless the user says otherwise.
+    system : str
+        A system text before the conversation; "" for none.
+    turns : tuple of (str, str)
+        What the user said and the assistant answered before the item: solved examples.
+    prefill : str
+        How the assistant's answer begins; the model goes on from there, and what is graded begins with it.
+    stop : tuple of str, optional
+        Texts before which an output ends.
 
     Notes
     -----
@@ -46,6 +54,10 @@ class Regime:
     free: str | None
     choice: str | None
     max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS
+    system: str = ""
+    turns: tuple[tuple[str, str], ...] = ()
+    prefill: str = ""
+    stop: tuple[str, ...] | None = None
 
     def template(self, format: str) -> str:
         """Return the template for `"free"` or `"choice"` items.
@@ -67,8 +79,22 @@ class Regime:
         return (self.choice if format == CHOICE else self.free) is not None
 
     def template_hash(self, format: str) -> str:
-        """Return the first 16 hexadecimal digits of the SHA-256 of the template for `"free"` or `"choice"` items."""
-        return hashlib.sha256(self.template(format).encode("utf-8")).hexdigest()[:16]
+        """Return the first 16 hexadecimal digits of the SHA-256 of the template for `"free"` or `"choice"` items, with what stands
+        around it, if anything does."""
+        around = [self.system, *(text for turn in self.turns for text in turn), self.prefill]
+        parts = [self.template(format), *(around if any(around) else ())]
+        return hashlib.sha256("\0".join(parts).encode("utf-8")).hexdigest()[:16]
+
+    def headings(self) -> tuple[str, ...]:
+        """What its templates write on a new line before a question and its options, such as `Problem:`: a model that writes one
+        has begun the next item."""
+        found = {}
+        for template in filter(None, (self.free, self.choice)):
+            for mark in _PLACEHOLDER.finditer(template):
+                heading = template[: mark.start()].rpartition("\n")[2].strip()
+                if mark["name"] and heading:
+                    found["\n" + heading] = None
+        return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -244,6 +270,28 @@ def render(regime: str | Regime, item: Item, regimes: Mapping[str, Regime] = REG
     return Prompt(text, spans, regime.template_hash(item.format))
 
 
+def conversation(regime: Regime, prompt: Prompt) -> list[dict[str, str]]:
+    """A prompt as chat messages: the regime's system text and turns, the item, and how the answer begins."""
+    before = [{"role": "system", "content": regime.system}] if regime.system else []
+    for asked, answered in regime.turns:
+        before += [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}]
+    begun = [{"role": "assistant", "content": regime.prefill}] if regime.prefill else []
+    return [*before, {"role": "user", "content": prompt.text}, *begun]
+
+
+def plain_text(regime: Regime, prompt: Prompt) -> tuple[str, int, list[tuple[int, int]]]:
+    """A prompt as one text, its parts with a blank line between; where the prompt itself begins; and where the item's own words stand.
+
+    An answer follows its question after a blank, as after `Answer:`.
+    """
+    before = [regime.system] if regime.system else []
+    before += [f"{asked} {answered}" for asked, answered in regime.turns]
+    head = "".join(f"{part}\n\n" for part in before)
+    words = [prompt.spans[name] for name in ("question", "choices") if name in prompt.spans]
+    text = head + prompt.text + (f" {regime.prefill}" if regime.prefill else "")
+    return text, len(head), [(start + len(head), end + len(head)) for start, end in words]
+
+
 _PLACEHOLDER = re.compile(r"\{\{(?P<literal>[A-Za-z_]\w*)\}\}|\{(?P<name>[A-Za-z_]\w*)\}")
 
 
@@ -261,7 +309,8 @@ def _instruction(before_item: str) -> dict[str, tuple[int, int]]:
 def load_regimes(path: str | Path) -> dict[str, Regime]:
     """Read regimes from a YAML file and return them after the named ones.
 
-    The file maps each regime's name to `free` and/or `choice` (templates) and optionally `max_new_tokens`.
+    The file maps each regime's name to `free` and/or `choice` (templates) and optionally `max_new_tokens`, `system` (a text),
+    `turns` (a list of `user` and `assistant`), `prefill` (how the answer begins) and `stop` (texts before which an output ends).
 
     Parameters
     ----------
@@ -291,7 +340,7 @@ def load_regimes(path: str | Path) -> dict[str, Regime]:
 
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_SETTINGS = ("free", "choice", "max_new_tokens")
+_SETTINGS = ("free", "choice", "max_new_tokens", "system", "turns", "prefill", "stop")
 
 
 def _regime(name: Any, settings: Any, path: str) -> Regime:
@@ -315,7 +364,48 @@ def _regime(name: Any, settings: Any, path: str) -> Regime:
     for form, template, required in ((FREE, free, ("question",)), (CHOICE, choice, ("question", "choices"))):
         if template is not None:
             _check_template(template, required, f"{here}, {form!r}")
-    return Regime(name, free, choice, limit)
+    texts = {key: settings.get(key, "") for key in ("system", "prefill")}
+    for key, text in texts.items():
+        if not isinstance(text, str):
+            raise RequestError(f"{here}: {key!r} must be text; found {_kind(text)}")
+    if texts["prefill"] and texts["prefill"][-1].isspace():
+        _warn_of_end(f"{here}: the prefill", texts["prefill"])
+    stop = settings.get("stop")
+    stops = [stop] if isinstance(stop, str) else stop
+    if stops is not None and not (isinstance(stops, list) and all(isinstance(text, str) and text for text in stops)):
+        raise RequestError(f"{here}: 'stop' must be a text or a list of texts; found {shown(stop)}")
+    return Regime(
+        name,
+        free,
+        choice,
+        limit,
+        texts["system"],
+        _turns(settings.get("turns", []), here),
+        texts["prefill"],
+        None if stops is None else tuple(stops),
+    )
+
+
+def _turns(turns: Any, here: str) -> tuple[tuple[str, str], ...]:
+    if not isinstance(turns, list) or not all(
+        isinstance(turn, dict)
+        and set(turn) == {"user", "assistant"}
+        and all(isinstance(t, str) and t for t in turn.values())
+        for turn in turns
+    ):
+        raise RequestError(
+            f"{here}: 'turns' must be a list of entries with 'user' and 'assistant', both text; found {shown(turns)}"
+        )
+    return tuple((turn["user"], turn["assistant"]) for turn in turns)
+
+
+def _warn_of_end(what: str, text: str) -> None:
+    """Warn where a text ends in white space, which most tokenizers put before the next word."""
+    end = "a line break" if text.endswith("\n") else "a blank"
+    advice = (
+        "in YAML write |- instead of | to leave it out" if text.endswith("\n") else "take it away if it is not meant"
+    )
+    warnings.warn(f"{what} ends in {end}, which becomes the end of the prompt; {advice}", UserWarning, stacklevel=5)
 
 
 def _check_template(template: Any, required: tuple[str, ...], here: str) -> None:
@@ -333,13 +423,8 @@ def _check_template(template: Any, required: tuple[str, ...], here: str) -> None
             raise RequestError(
                 f"{here}: the template must hold {{{name}}} exactly once; found it {names.count(name)} times"
             )
-    if template.endswith("\n"):
-        warnings.warn(
-            f"{here}: the template ends in a line break, which becomes the end of the prompt; "
-            "in YAML write |- instead of | to leave it out",
-            UserWarning,
-            stacklevel=4,
-        )
+    if template[-1:].isspace():
+        _warn_of_end(f"{here}: the template", template)
 
 
 def _kind(value: Any) -> str:

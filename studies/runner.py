@@ -26,6 +26,7 @@ from ..hooks import Extractor
 from ..store.settings import check_settings, started_run
 from . import rule_versions
 from .models import ModelRequest, RunModel
+from .prompt_settings import LATE
 from .shard_loop import complete
 
 
@@ -89,6 +90,8 @@ class Job:
         As in `store.open_writer`.
     shard_size : int
         States per shard of a new run whose kind leaves it open.
+    settings : mapping
+        The settings that were left to the model, by name.
     committed : callable (writer, shard number), optional
         Called after each commit; whatever it does must be done once however often it is called.
     finished : callable (writer), optional
@@ -101,6 +104,7 @@ class Job:
     shard_size: int
     arrays: Mapping[str, store.ArraySpec] = field(default_factory=dict)
     ragged: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
     committed: Callable[[store.Writer, int], None] | None = None
     finished: Callable[[store.Writer], None] | None = None
 
@@ -150,7 +154,7 @@ def run(kind: Kind, *, progress: bool = True, extractor: Extractor | None = None
     with store.open_writer(
         out,
         plan=plan,
-        config=settings,
+        config=settings | dict(job.settings),
         config_defaults=kind.defaults(),
         manifest=job.manifest,
         arrays=job.arrays,
@@ -171,10 +175,11 @@ def full_settings(kind: Kind, model: RunModel, started: store.Run | None = None)
     RequestError
         The device does not exist here.
     """
-    own = kind.settings()
-    return (
-        own
+    settings = (
+        kind.settings()
         | rule_versions.kept(kind.defaults(), started)
         | {"device_type": kind.model.device_type}
         | model.settings(started)
     )
+    kept = {} if started is None else started.config
+    return settings | {name: kept[name] for name in LATE if name in kept and settings.get(name) is None}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from .architecture import Architecture, describe
 from .layouts import LAYER_SITES, LAYOUTS, SITES, Layout, Tap
-from .modules import context_length, input_device, input_width, output_width, submodule, unwrapped
+from .modules import allowed_context, context_length, input_device, input_width, output_width, submodule, unwrapped
 
 __all__ = [
     "LAYER_SITES",
@@ -19,6 +19,7 @@ __all__ = [
     "Architecture",
     "Layout",
     "Tap",
+    "allowed_context",
     "context_length",
     "describe",
     "input_device",

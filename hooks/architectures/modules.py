@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ... import checks
 from ...errors import RequestError
 
 
@@ -36,6 +37,28 @@ def input_device(model: Any) -> torch.device:
         if place is not None:
             return torch.device(f"cuda:{place}" if isinstance(place, int) else place)
     return torch.device(model.device)
+
+
+def allowed_context(model: Any, wanted: int | None) -> int | None:
+    """Most tokens of a prompt: what was asked for, else what the config says.
+
+    Raises
+    ------
+    RequestError
+        More was asked for than the model has learned positions; rotary and relative positions have no such end.
+    """
+    own = context_length(model.config)
+    if wanted is None:
+        return own
+    wanted = checks.whole("context_length", wanted, least=1)
+    for name, module in model.named_modules():
+        table = getattr(module, "weight", None)
+        if "pos" in name.rpartition(".")[2].replace("wpe", "pos") and getattr(table, "ndim", 0) == 2:
+            if own is not None and wanted > own:
+                raise RequestError(
+                    f"context_length={wanted} is more than the {own} positions that the model has learned ({name}); only rotary or relative positions can be taken further"
+                )
+    return wanted
 
 
 def input_width(module: Any) -> int:

@@ -7,6 +7,7 @@ output's length, and whether the cap cut it off, is recorded.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from ..evaluation import evaluating
 from . import passes
 from .rotary import length_rule, switches
 from .steps import cache_of, step_inputs
+from .stops import before_stop, reached
 
 
 @dataclass(frozen=True)
@@ -32,16 +34,19 @@ class Output:
         Decoded without special tokens.
     truncated : bool
         Whether the cap cut the output off before the model ended it.
+    stop : str or None
+        The stop text before which the output ends, where one ended it.
     """
 
     token_ids: tuple[int, ...]
     text: str
     truncated: bool
+    stop: str | None = None
 
     @property
     def finish_reason(self) -> str:
-        """ "length" when truncated, else "stop"."""
-        return "length" if self.truncated else "stop"
+        """ "length" when truncated, "stop_text" before a stop text, else "stop"."""
+        return "length" if self.truncated else "stop" if self.stop is None else "stop_text"
 
 
 def end_ids(model: Any, tokenizer: Any) -> frozenset[int]:
@@ -55,7 +60,9 @@ def end_ids(model: Any, tokenizer: Any) -> frozenset[int]:
 
 
 @torch.no_grad()
-def continue_greedily(model: Any, tokenizer: Any, captured: CapturedBatch, max_new_tokens: int) -> list[Output]:
+def continue_greedily(
+    model: Any, tokenizer: Any, captured: CapturedBatch, max_new_tokens: int, stops: Sequence[str] = ()
+) -> list[Output]:
     """Write on after the prompts of one captured batch.
 
     Parameters
@@ -66,6 +73,8 @@ def continue_greedily(model: Any, tokenizer: Any, captured: CapturedBatch, max_n
         From `Extractor.stream(..., keep_cache=True)`. Its cache is used up.
     max_new_tokens : int
         Cap on tokens per output, at least 1.
+    stops : sequence of str
+        Texts before which an output ends.
 
     Returns
     -------
@@ -75,10 +84,12 @@ def continue_greedily(model: Any, tokenizer: Any, captured: CapturedBatch, max_n
     if captured.cache is None:
         raise CaptureError("generation needs the cache of its prefill; capture with keep_cache=True")
     with evaluating(model):
-        return _continue(model, tokenizer, captured, max_new_tokens)
+        return _continue(model, tokenizer, captured, max_new_tokens, stops)
 
 
-def _continue(model: Any, tokenizer: Any, captured: CapturedBatch, max_new_tokens: int) -> list[Output]:
+def _continue(
+    model: Any, tokenizer: Any, captured: CapturedBatch, max_new_tokens: int, stops: Sequence[str]
+) -> list[Output]:
     stop = torch.as_tensor(sorted(end_ids(model, tokenizer)), device=captured.next_token.device)
     cache, batch = captured.cache, captured.batch
     rows = torch.arange(len(batch.rows), device=stop.device)
@@ -89,12 +100,12 @@ def _continue(model: Any, tokenizer: Any, captured: CapturedBatch, max_new_token
     written: list[list[int]] = [[] for _ in batch.rows]
     truncated = [True] * len(batch.rows)
     for step in range(max_new_tokens):
-        ended = torch.isin(token, stop)
-        for row, value, end in zip(rows.tolist(), token.tolist(), ended.tolist(), strict=True):
-            if end:
-                truncated[row] = False
-            else:
+        for row, value, end in zip(rows.tolist(), token.tolist(), torch.isin(token, stop).tolist(), strict=True):
+            if truncated[row] and not end:  # else it ends, or has ended in a batch that it cannot leave
                 written[row].append(value)
+                end = reached(tokenizer, written[row], stops)
+            truncated[row] = truncated[row] and not end
+        ended = torch.tensor([not truncated[row] for row in rows.tolist()], device=token.device)
         if bool(ended.all()) or step == max_new_tokens - 1:
             break
         if bool(ended.any()):
@@ -115,8 +126,11 @@ def _continue(model: Any, tokenizer: Any, captured: CapturedBatch, max_new_token
         ended = torch.isin(token, stop)
         token = torch.where(ended, token, following) if bool(ended.any()) else following
         positions = positions + 1
-    texts = tokenizer.batch_decode(written, skip_special_tokens=True)
-    return [Output(tuple(ids), text, cut) for ids, text, cut in zip(written, texts, truncated, strict=True)]
+    outputs = []
+    for ids, cut in zip(written, truncated, strict=True):
+        kept, text, before = before_stop(tokenizer, ids, stops)
+        outputs.append(Output(kept, text, cut, before))
+    return outputs
 
 
 def _run_again(

@@ -18,6 +18,7 @@ from ..architectures import Architecture, describe
 from ..evaluation import evaluating
 from .continuations import continuing
 from .greedy import end_ids
+from .stops import spelled
 from .trunks import Origin
 
 _COMPACT_BELOW = 0.75  # rows are moved together once fewer than this share are still running
@@ -111,12 +112,7 @@ def _continue(
             owner = [owner[row] for row in kept]
             chosen = chosen[torch.tensor(kept, device=chosen.device)]
         states = rows.step(chosen)
-    return [
-        Continuation(
-            tuple(ids), tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False), why
-        )
-        for ids, why in zip(written, finish, strict=True)
-    ]
+    return [Continuation(tuple(ids), spelled(tokenizer, ids), why) for ids, why in zip(written, finish, strict=True)]
 
 
 def _draw(arch: Architecture, states: Tensor, temperature: float, u: np.ndarray) -> Tensor:

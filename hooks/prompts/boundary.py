@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from ...errors import RequestError
+from .rendering import Rendered
 
 PASS_COST = 16
 """A pass through the model is counted as this fraction (1/16) of a full batch of tokens, besides the tokens it runs."""
@@ -68,6 +70,23 @@ def boundary_index(attention_mask: torch.Tensor) -> torch.Tensor:
             f"attention_mask must be [batch, tokens] with a token in every row, found shape {list(mask.shape)}; check the padding"
         )
     return mask.shape[1] - 1 - mask.flip(1).argmax(1)
+
+
+def padding_id(wanted: int, model: Any) -> int:
+    """The id to pad with: the tokenizer's, or 0 where the model's embedding has no such row (a pad token that was added to the
+    tokenizer alone). Padded positions reach no state, so any row does."""
+    table = model.get_input_embeddings()
+    rows = int(getattr(table, "num_embeddings", 0) or table.weight.shape[0])
+    return wanted if 0 <= wanted < rows else 0
+
+
+def refuse_long(rendered: Sequence[Rendered], limit: int | None) -> None:
+    """Refuse prompts of more tokens than a model's context (RequestError, by number)."""
+    for i, r in enumerate(rendered):
+        if limit is not None and len(r.token_ids) > limit:
+            raise RequestError(
+                f"prompt {i} has {len(r.token_ids)} tokens, more than the model's context of {limit}; shorten or leave it out"
+            )
 
 
 def group(

@@ -55,7 +55,9 @@ def option_forms(tokenizer: Any, labels: Sequence[str], where: str = "options") 
         for piece in (label, "\u2581" + label, "\u0120" + label):
             piece_id = tokenizer.get_vocab().get(piece) if found or len(label) == 1 else None
             # byte-level vocabularies write byte 0xE9 as "é": only a piece that reads as the label is a form of it
-            if piece_id is not None and tokenizer.decode([piece_id]).strip() == label.strip():
+            if piece_id is None:
+                continue
+            if tokenizer.decode([piece_id], clean_up_tokenization_spaces=False).strip() == label.strip():
                 found.append(int(piece_id))
         if not found:
             raise RequestError(

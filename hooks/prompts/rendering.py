@@ -6,13 +6,19 @@ no second BOS when a chat template has already written one. What was decided is 
 
 from __future__ import annotations
 
+import datetime
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ...errors import RequestError
 from . import template
+from .chat_settings import ChatSettings, refuse_unread
+from .control_tokens import FILLER, ControlTokens
+from .conversation import Form, arranged, as_texts, keeping_form, lost_text
+from .template_date import knows_date
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,9 @@ class Rendered:
         Characters of the caller's own text; None means up to the end of `text`.
     kept : (int, int) or None
         Which of them the chat template kept (it may strip blanks at both ends); None means all.
+    places : tuple of (int, int), optional
+        Characters of `text` that each token stands for, where the tokenizer would not give them again: control tokens that stand in
+        the text as words.
     """
 
     token_ids: tuple[int, ...]
@@ -47,6 +56,7 @@ class Rendered:
     offset: int = 0
     length: int | None = None
     kept: tuple[int, int] | None = None
+    places: tuple[tuple[int, int], ...] | None = None
 
 
 _MARK = "\ue0f1precollapse\ue0f2"
@@ -58,9 +68,15 @@ class Renderer:
     Parameters
     ----------
     tokenizer : transformers.PreTrainedTokenizerBase
+    settings : ChatSettings, optional
+
+    Raises
+    ------
+    RequestError
+        There is no tokenizer, or its template does not read what the settings tell it.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, settings: ChatSettings | None = None) -> None:
         if tokenizer is None or not callable(tokenizer):
             raise RequestError(
                 f"a tokenizer is needed to read prompts, found {tokenizer!r}; pass the model's tokenizer as Extractor(model, tokenizer)"
@@ -70,6 +86,45 @@ class Renderer:
         self._prefix = _special_prefix(tokenizer)
         self._special = set(getattr(tokenizer, "all_special_ids", ()))
         self._vocabulary_hash: str | None = None
+        self.settings = settings or ChatSettings()
+        self._control = ControlTokens(tokenizer)
+        self._forms: dict[str, Form] = {}
+        refuse_unread(self.settings, tokenizer)
+
+    def using(self, settings: ChatSettings) -> Renderer:
+        """A renderer of the same tokenizer with other settings (RequestError as the class)."""
+        return Renderer(self.tokenizer, settings)
+
+    @property
+    def knows_date(self) -> bool:
+        """Whether the chat template asks which day it is."""
+        return self.has_chat_template and knows_date(template.chosen_template(self.tokenizer))
+
+    @property
+    def bos_source(self) -> str:
+        """Who begins the text of a chat: "template" or "tokenizer" (which may put nothing)."""
+        if self.settings.bos != "auto":
+            return self.settings.bos
+        written = template.chosen_template(self.tokenizer)
+        begun = [str(self.tokenizer.convert_ids_to_tokens(i)) for i in self._prefix]
+        return "template" if any(name in written for name in ("bos_token", *begun)) else "tokenizer"
+
+    def describe(self) -> dict[str, Any]:
+        """What a manifest says of how chats are put into tokens; `system` and `content` are found by trying the template."""
+        if not self.has_chat_template:
+            return {}
+        day = self.settings.day or datetime.date.today()
+        told = {
+            **({"template_args": dict(self.settings.arguments)} if self.settings.arguments else {}),
+            **({"date": day.isoformat()} if self.knows_date else {}),
+            "bos": self.bos_source,
+        }
+        try:
+            form = self._form([{"role": role, "content": "a"} for role in ("system", "user", "assistant", "user")])
+        except Exception as error:  # whatever a template raises: it is told where it is used
+            return {"chat": {**told, "content": None, "system": None, "reason": str(error)[:200]}}
+        content = "parts" if "user" in form.parts else "text"
+        return {"chat": {**told, "content": content, "system": "user's turn" if form.system_moved else "own turn"}}
 
     @property
     def pad_id(self) -> int:
@@ -84,16 +139,19 @@ class Renderer:
         """Whether the tokenizer brings a chat template."""
         return bool(getattr(self.tokenizer, "chat_template", None))
 
-    def render(self, prompt: Any, where: str = "prompt") -> Rendered:
+    def render(self, prompt: Any, where: str = "prompt", words: Sequence[tuple[int, int]] = ()) -> Rendered:
         """Render one prompt.
 
         Parameters
         ----------
         prompt : str, sequence of chat messages, or sequence of int
             Plain text is tokenised as it stands; messages (dicts with `role` and `content`) go through the chat template
-            with the generation prompt added; token ids are taken as they are.
+            with the generation prompt added, or are continued where the last one is the assistant's; token ids are taken as they are.
         where : str
             How to name this prompt in an error.
+        words : sequence of (int, int)
+            Of plain text: characters [start, end) that are somebody's words, in which a control token is text. In messages all is, but
+            for the assistant's.
 
         Returns
         -------
@@ -102,10 +160,11 @@ class Renderer:
         Raises
         ------
         RequestError
-            If the prompt is empty, is of another type, holds only special tokens, or ids are outside the vocabulary.
+            If the prompt is empty, is of another type, holds only special tokens, or ids are outside the vocabulary; or if the
+            template leaves out some of its text.
         """
         if isinstance(prompt, str):
-            return self._checked(self._raw(prompt, where), where)
+            return self._checked(self._raw(prompt, where, words), where)
         if isinstance(prompt, Mapping):
             raise RequestError(
                 f"{where} is a single message or mapping; give a list of messages [{{'role': ..., 'content': ...}}], a string or token ids"
@@ -180,53 +239,109 @@ class Renderer:
             raise RequestError(
                 f"{where} cannot be placed: {type(self.tokenizer).__name__} keeps no character offsets; use the fast tokenizer"
             )
-        encoded = self.tokenizer(rendered.text, add_special_tokens=False, return_offsets_mapping=True)
-        shift = len(rendered.token_ids) - len(encoded["input_ids"])
-        text, places = rendered.text or "", enumerate(encoded["offset_mapping"], shift)
+        offsets = (
+            rendered.places
+            or self.tokenizer(rendered.text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+        )
+        shift = len(rendered.token_ids) - len(offsets)
+        text, places = rendered.text or "", enumerate(offsets, shift)
         overlapping = [(i, a, b) for i, (a, b) in places if a < end and b > start]
         proper = [i for i, a, b in overlapping if text[max(a, start) : min(b, end)].strip() or not text[a:b].strip()]
         return proper or [i for i, _, _ in overlapping]
 
-    def _raw(self, text: str, where: str) -> Rendered:
+    def _raw(self, text: str, where: str, words: Sequence[tuple[int, int]]) -> Rendered:
         if not text:
             raise RequestError(f"{where} is empty; every prompt needs at least one token")
-        return Rendered(*self._encode(text), template="raw", template_hash=_hash("raw"))
+        forged = self._control.found(text, words) if words else []
+        ids, places = self._encode(text, forged, where)
+        return Rendered(ids, text, self._leading_bos(ids), "raw", _hash("raw"), places=places)
 
-    def _chat(self, messages: list[Mapping[str, Any]], where: str) -> Rendered:
+    def _chat(self, given: list[Mapping[str, Any]], where: str) -> Rendered:
         if not self.has_chat_template:
             raise RequestError(
                 f"{where} is a list of chat messages, but the tokenizer has no chat template; give plain text instead"
             )
-        for message in messages:
-            if not {"role", "content"} <= set(message):
-                raise RequestError(
-                    f"{where} has a chat message with keys {sorted(message)}; each needs 'role' and 'content'"
-                )
+        messages = as_texts(given, where)
         try:
-            text = template.rendered(self.tokenizer, messages)
-        except RequestError:
-            raise
+            form = self._form(messages)
+            text = self._written(messages, form)
+        except RequestError as error:
+            raise RequestError(f"{where}: {error}") from error
         except Exception as error:  # a template is a program of its own and may raise anything (jinja2 included)
             raise RequestError(
                 f"{where} was refused by the model's chat template ({error}); change its roles or messages"
             ) from error
-        ids, text, count = self._encode(text)
-        offset, kept = self._place(messages, text)
-        content = messages[-1]["content"]
-        length = len(content) if isinstance(content, str) else None
-        return Rendered(ids, text, count, "chat", _hash(str(self.tokenizer.chat_template)), offset, length, kept)
+        lost = lost_text(messages, text)
+        if lost is not None:
+            raise RequestError(
+                f"{where}: the chat template leaves out or changes the text of message {lost + 1} ({messages[lost]['role']}); reword it, or use plain text (--template raw)"
+            )
+        ids, places = self._encode(text, self._forged(messages, form, text, where), where, chat=True)
+        # the caller's own text is the last message, or the one that the assistant has begun to answer
+        own = len(messages) - 1 - (messages[-1]["role"] == "assistant" and len(messages) > 1)
+        offset, kept = self._place(messages, form, own, text)
+        return Rendered(
+            ids,
+            text,
+            self._leading_bos(ids),
+            "chat",
+            _hash(str(self.tokenizer.chat_template)),
+            offset,
+            len(messages[own]["content"] or ""),
+            kept,
+            places,
+        )
 
-    def _place(self, messages: list[Mapping[str, Any]], text: str) -> tuple[int, tuple[int, int] | None]:
-        """Where the last message's content starts in the rendered text and which of it was kept; -1 where it was changed.
+    def _written(self, messages: Sequence[Mapping[str, Any]], form: Form) -> str:
+        return self._rendered(arranged(messages, form))
+
+    def _rendered(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        return template.rendered(self.tokenizer, messages, self.settings.arguments, self.settings.day)
+
+    def _form(self, messages: Sequence[Mapping[str, Any]]) -> Form:
+        """The form in which the template keeps a conversation of this shape; each shape is tried once."""
+        shape = json.dumps([{**m, "content": bool(m["content"])} for m in messages], sort_keys=True, default=str)
+        shape += str(self.tokenizer.chat_template)
+        if shape not in self._forms:
+            self._forms[shape] = keeping_form(self._rendered, messages)
+        return self._forms[shape]
+
+    def _forged(
+        self, messages: Sequence[Mapping[str, Any]], form: Form, text: str, where: str
+    ) -> list[tuple[int, int]]:
+        """Where the control tokens that somebody's words hold stand in the rendered text.
+
+        Found by rendering once more with a filler in their place.
+        """
+        filled = [
+            m if m["role"] == "assistant" or not m["content"] else {**m, "content": self._control.filled(m["content"])}
+            for m in messages
+        ]
+        if filled == list(messages):
+            return []
+        other = self._written(filled, form)
+        places = [p for p in self._control.found(text) if other[p[0] : p[1]] == FILLER * (p[1] - p[0])]
+        if len(places) != sum(
+            len(self._control.found(m["content"] or "")) for m in messages if m["role"] != "assistant"
+        ):
+            raise RequestError(
+                f"{where} holds a control token of this tokenizer as text, which the chat template changes; reword it"
+            )
+        return places
+
+    def _place(
+        self, messages: Sequence[Mapping[str, Any]], form: Form, own: int, text: str
+    ) -> tuple[int, tuple[int, int] | None]:
+        """Where the content of message `own` starts in the rendered text and which of it was kept; -1 where it was changed.
 
         Found by rendering once more with a content that occurs nowhere else: searching for the content itself would find a
         short one inside the template's own words.
         """
-        content = messages[-1]["content"]
-        if not isinstance(content, str) or not content.strip():
+        content = messages[own]["content"]
+        if not content or not content.strip():
             return -1, None
         try:
-            marked = template.rendered(self.tokenizer, [*messages[:-1], {**messages[-1], "content": _MARK}])
+            marked = self._written([{**m, "content": _MARK} if i == own else m for i, m in enumerate(messages)], form)
         except Exception:  # a template may refuse any content; then the spans of this prompt are unknown
             return -1, None
         place = marked.find(_MARK)
@@ -265,20 +380,28 @@ class Renderer:
             )
         return rendered
 
-    def _encode(self, text: str) -> tuple[tuple[int, ...], str, int]:
+    def _encode(
+        self, text: str, forged: Sequence[tuple[int, int]], where: str, chat: bool = False
+    ) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...] | None]:
+        """Token ids of a text, and their places in it where control tokens were kept as words."""
+        places = None
         try:
-            ids = tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+            if forged:
+                ids, places = self._control.encoded(text, forged, where)
+            else:
+                ids = tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
         except (TypeError, UnicodeError) as error:
             raise RequestError(
                 f"a prompt could not be tokenised ({error}); it holds characters that are no valid Unicode text"
             ) from error
         if (
             self._prefix
+            and not (chat and self.bos_source == "template")
             and ids[: len(self._prefix)] != self._prefix
             and not (self.bos_id in self._prefix and ids[:1] == (self.bos_id,))
         ):
             ids = self._prefix + ids
-        return ids, text, self._leading_bos(ids)
+        return ids, places
 
     def _leading_bos(self, ids: Sequence[int]) -> int:
         count = 0

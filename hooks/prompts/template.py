@@ -10,6 +10,7 @@ first. Rendering a prompt with any other costs no more than setting the clock.
 from __future__ import annotations
 
 import ctypes
+import datetime
 import json
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import RequestError
+from .template_date import knows_date, on_day
 from .template_steps import has_unbounded_steps
 
 SECONDS = 10
@@ -35,8 +37,23 @@ class _Late(BaseException):
     """Raised in the thread that renders when its time is over; no `except Exception` of a template's helpers holds it up."""
 
 
-def rendered(tokenizer: Any, messages: Sequence[Mapping[str, Any]]) -> str:
-    """The text that a tokenizer's chat template makes of messages, with the generation prompt.
+def rendered(
+    tokenizer: Any,
+    messages: Sequence[Mapping[str, Any]],
+    arguments: Mapping[str, Any] | None = None,
+    day: datetime.date | None = None,
+) -> str:
+    """The text that a tokenizer's chat template makes of messages: with the generation prompt, or ending in the assistant's words.
+
+    Parameters
+    ----------
+    tokenizer : transformers.PreTrainedTokenizerBase
+    messages : sequence of messages
+        Where the last one is the assistant's, it is continued: the text ends with it.
+    arguments : mapping, optional
+        What the template is told besides, such as `enable_thinking`.
+    day : date, optional
+        Which day it is for a template that asks; None takes today.
 
     Raises
     ------
@@ -51,9 +68,15 @@ def rendered(tokenizer: Any, messages: Sequence[Mapping[str, Any]]) -> str:
             fault = fault_of.__wrapped__(text, SECONDS, list(messages))
         if fault:
             raise RequestError(f"the chat template of {_name(tokenizer)} {fault}; {_ADVICE}")
+    asked = dict(arguments or {})
+    if any(map(knows_date, _texts(tokenizer))):
+        asked["chat_template"] = on_day(chosen_template(tokenizer), day or datetime.date.today())
+    continued = bool(messages) and messages[-1]["role"] == "assistant"
     try:
         with _clock(SECONDS):
-            made = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            made = tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=not continued, continue_final_message=continued, **asked
+            )
     except _Late:
         raise RequestError(
             f"the chat template of {_name(tokenizer)} did not end within {SECONDS} s for a conversation of "
@@ -86,6 +109,29 @@ def fault_of(template: str, seconds: int, conversation: Any = None) -> str:
     if "memory" in done.stdout:
         return "filled the memory when it was tried"
     return f"did not end within {seconds} s of processor time when it was tried" if done.returncode < 0 else ""
+
+
+def chosen_template(tokenizer: Any) -> str:
+    """The text of the template that is used where no tools are given."""
+    template = getattr(tokenizer, "chat_template", None)
+    if isinstance(template, Mapping):
+        return str(template.get("default") or next(iter(template.values()), ""))
+    return str(template or "")
+
+
+def read_names(template: str) -> frozenset[str]:
+    """Names that a template reads from what it is told; empty where it cannot be parsed."""
+    from jinja2 import Environment, TemplateSyntaxError, meta
+    from jinja2.ext import loopcontrols
+
+    from .template_trial import Generation
+
+    try:
+        return frozenset(
+            meta.find_undeclared_variables(Environment(extensions=[loopcontrols, Generation]).parse(template))
+        )
+    except TemplateSyntaxError:
+        return frozenset()
 
 
 def _texts(tokenizer: Any) -> Iterator[str]:

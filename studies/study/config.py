@@ -16,7 +16,8 @@ from typing import Any
 
 from ... import checks, declared
 from ...errors import RequestError
-from .. import benchmarks, prompts
+from ...hooks.prompts.chat_settings import BOS_RULES
+from .. import benchmarks, prompt_settings, prompts
 from . import after
 
 TEMPLATES = ("auto", "chat", "raw")
@@ -49,6 +50,17 @@ class StudyConfig:
         YAML file with the user's own regimes.
     template : {"auto", "chat", "raw"}
         Whether the text becomes a user turn of the model's chat template. "auto": where the tokenizer has one.
+    template_args : mapping
+        What the chat template is told besides, such as `enable_thinking`; JSON values. Names that it does not read are refused.
+    date : str, optional
+        The day (2026-12-01) that a chat template which asks for it is told; None takes the run's first day.
+    bos : {"auto", "template", "tokenizer"}
+        Who begins the text of a chat: see `hooks.prompts.chat_settings.ChatSettings`.
+    stop : sequence of str or mapping of str to sequence of str, optional
+        Texts before which an output ends, for all regimes or by regime. None takes the regime's own, or, without a chat template, the
+        headings that the regime puts before a question and its options; () for none.
+    allow_same_prompts : bool
+        Go on where different items have one and the same prompt.
     sites : tuple of str
         Layer sites to store; () for none.
     layers : str
@@ -69,7 +81,7 @@ class StudyConfig:
         Keep streaming mean and covariance of resid_post per cell and layer.
     store_dtype : {"auto", "float32", "float16", "bfloat16"}
         How site rows are stored; "auto" keeps the model's dtype.
-    backend, dtype, device, revision, batch_tokens, share_prefix, compile
+    backend, dtype, device, revision, batch_tokens, share_prefix, compile, context_length
         As in `Extractor.from_pretrained`.
     shard_size : int, optional
         States per shard; None chooses it from the model's size (at most 32 when generating).
@@ -90,6 +102,11 @@ class StudyConfig:
     regimes: Sequence[str] = ("baseline", "cot", "babble")
     regimes_file: str | Path | None = None
     template: str = "auto"
+    template_args: Mapping[str, Any] = field(default_factory=dict)
+    date: str | None = None
+    bos: str = "auto"
+    stop: Sequence[str] | Mapping[str, Sequence[str]] | None = None
+    allow_same_prompts: bool = False
     sites: Sequence[str] = ("resid_post",)
     layers: str = "all"
     attention: str = "none"
@@ -107,6 +124,7 @@ class StudyConfig:
     batch_tokens: int | None = None
     share_prefix: str = "auto"
     compile: bool = False
+    context_length: int | None = None
     shard_size: int | None = None
 
     def __post_init__(self) -> None:
@@ -123,10 +141,22 @@ class StudyConfig:
                 raise RequestError(
                     f"items were given for {name!r}, which is not among the benchmarks {', '.join(self.benchmarks)}; add it there or leave its file out"
                 )
-        for name, allowed in (("template", TEMPLATES), ("attention", ATTENTION), ("store_dtype", STORE_DTYPES)):
+        for name, allowed in (
+            ("template", TEMPLATES),
+            ("bos", BOS_RULES),
+            ("attention", ATTENTION),
+            ("store_dtype", STORE_DTYPES),
+        ):
             checks.choice(name, getattr(self, name), allowed)
-        for name in ("n", "batch_tokens", "shard_size"):
+        if self.template == "raw" and self.template_args:
+            raise RequestError(
+                f"template_args has {checks.shown(next(iter(self.template_args)))}, but the template is raw; leave one of them out"
+            )
+        for name in ("n", "batch_tokens", "context_length", "shard_size"):
             object.__setattr__(self, name, checks.optional_whole(name, getattr(self, name), least=1))
+        object.__setattr__(self, "date", prompt_settings.day_text(self.date))
+        object.__setattr__(self, "template_args", prompt_settings.json_values(self.template_args))
+        object.__setattr__(self, "stop", prompt_settings.stop_texts(self.stop, self.regimes))
         object.__setattr__(self, "top_k", checks.whole("top_k", self.top_k, least=0))
         object.__setattr__(self, "seed", checks.whole("seed", self.seed))
         object.__setattr__(self, "after", after.check_places(self.after))
@@ -211,20 +241,38 @@ def _cap(config: StudyConfig, regime: prompts.Regime) -> int:
     return regime.max_new_tokens if config.max_new_tokens is None else int(config.max_new_tokens)
 
 
-_NOT_NUMBERS = ("out", "items", "regimes_file", "device", "max_new_tokens", "shard_size", "model", "hypotheses")
+_NOT_NUMBERS = (
+    "out",
+    "items",
+    "regimes_file",
+    "device",
+    "max_new_tokens",
+    "shard_size",
+    "model",
+    "hypotheses",
+    "allow_same_prompts",
+    "context_length",
+)
 
 
 def settings(config: StudyConfig) -> dict[str, Any]:
     """The settings that decide numbers, as JSON values, before what the items, templates and the model add."""
     values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.name not in _NOT_NUMBERS}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+    return prompt_settings.given(
+        {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+    )
 
 
 def defaults() -> dict[str, Any]:
     """What each setting counts as when it is not given: a setting added later does not change an older run's hash."""
     values: dict[str, Any] = {}
     for f in dataclasses.fields(StudyConfig):
-        if f.name not in _NOT_NUMBERS and f.default is not dataclasses.MISSING:
+        if f.name in _NOT_NUMBERS:
+            continue
+        if f.default is not dataclasses.MISSING:
             values[f.name] = list(f.default) if isinstance(f.default, tuple) else f.default
+        elif f.default_factory is not dataclasses.MISSING:
+            values[f.name] = f.default_factory()
     values[declared.RECORDED] = None
+    values |= dict.fromkeys(prompt_settings.LATE)
     return values

@@ -13,13 +13,13 @@ from typing import Any
 
 from ... import declared, schema, store
 from ...hooks import Extractor
-from .. import rule_versions, runner
+from .. import prompt_settings, rule_versions, runner
 from ..models import ModelRequest
 from . import config as configs
 from . import moments
 from .config import ResolvedStudy, StudyConfig
 from .shards import COLUMNS, Recipe, make_shard
-from .work import Work, identities, load_work, render_work, sampled_ids
+from .work import Work, chat_or_raw, identities, load_work, render_work, sampled_ids, stop_texts
 
 SHARD_STATES_WHEN_GENERATING = 32
 
@@ -98,7 +98,16 @@ class Study:
     def model(self) -> ModelRequest:
         c = self.config
         return ModelRequest(
-            c.model, c.backend, c.dtype, c.device, c.revision, c.batch_tokens, c.share_prefix, c.compile, c.generate
+            c.model,
+            c.backend,
+            c.dtype,
+            c.device,
+            c.revision,
+            c.batch_tokens,
+            c.share_prefix,
+            c.compile,
+            c.generate,
+            c.context_length,
         )
 
     def keys(self) -> list[dict[str, str]]:
@@ -119,8 +128,19 @@ class Study:
         return configs.defaults() | versions
 
     def prepare(self, extractor: Extractor, started: store.Run | None) -> runner.Job:
-        rendered = render_work(self.resolved, self.work, extractor)
-        recipe = Recipe.of(self.resolved, extractor, [w.item for w in self.work])
+        chosen = self.resolved.config
+        renderer = extractor.renderer.using(
+            prompt_settings.chat_settings(chosen.template_args, chosen.date, chosen.bos, started)
+        )
+        template = chat_or_raw(self.resolved, renderer)
+        rendered = render_work(self.resolved, self.work, extractor, renderer, template)
+        named = [(f"{w.benchmark}/{w.regime}", w.id, r) for w, r in zip(self.work, rendered, strict=True)]
+        prompt_settings.refuse_same(named, chosen.allow_same_prompts or started is not None)
+        stops = stop_texts(self.resolved, template, started)
+        late = prompt_settings.late_settings(
+            renderer, [(cell, r) for cell, _, r in named], started, stops if chosen.stop is None else None
+        )
+        recipe = Recipe.of(self.resolved, extractor, [w.item for w in self.work], stops)
         # A run that was begun before the options had arrays of their own goes on without them.
         left_out = (
             {schema.ATTENTION_OPTIONS}
@@ -148,11 +168,16 @@ class Study:
         keeps_moments = self.config.moments
         return runner.Job(
             make,
-            manifest=self._manifest(extractor),
+            manifest={
+                **self._manifest(extractor),
+                **renderer.describe(),
+                "stop": {name: list(texts) for name, texts in stops.items()},
+            },
             columns=COLUMNS,
             shard_size=self._default_shard_size(arrays),
             arrays=arrays,
             ragged=recipe.ragged(),
+            settings=late,
             committed=fold if keeps_moments else None,
             finished=finish if keeps_moments else None,
         )

@@ -48,6 +48,10 @@ class Recipe:
         In which site rows are stored.
     option_width : int
         Most options that an item has, the width of `option_logprobs`; 0 when all items are free response.
+    stops : mapping of str to tuple of str
+        Texts before which an output ends, by regime.
+    prefills : mapping of str to str
+        What each regime writes of the answer itself, which is graded with what follows.
     """
 
     config: StudyConfig
@@ -56,9 +60,17 @@ class Recipe:
     layers: tuple[int, ...]
     dtype: str
     option_width: int
+    stops: Mapping[str, tuple[str, ...]]
+    prefills: Mapping[str, str]
 
     @classmethod
-    def of(cls, study: ResolvedStudy, extractor: Extractor, items: Iterable[Item]) -> Recipe:
+    def of(
+        cls,
+        study: ResolvedStudy,
+        extractor: Extractor,
+        items: Iterable[Item],
+        stops: Mapping[str, tuple[str, ...]],
+    ) -> Recipe:
         """Resolve a study's settings against its model.
 
         Raises
@@ -81,6 +93,8 @@ class Recipe:
             layers,
             dtype,
             max((len(names) for names in labels), default=0),
+            stops,
+            {name: regime.prefill for name, regime in study.regimes.items()},
         )
 
     def arrays(self) -> dict[str, store.ArraySpec]:
@@ -169,9 +183,10 @@ def _run(recipe: Recipe, members: list[tuple[Work, Rendered]], bar: Any) -> tupl
     pieces = []
     for captured in _named(stream, members):
         if config.generate:
-            cap = recipe.caps[members[0][0].regime]
+            regime = members[0][0].regime
+            cap, stops = recipe.caps[regime], recipe.stops[regime]
             for begun in [captured] if captured.cache is not None else extractor.prefill(captured):
-                continued = continue_greedily(extractor.model, extractor.tokenizer, begun, cap)
+                continued = continue_greedily(extractor.model, extractor.tokenizer, begun, cap, stops)
                 for row, output in zip(begun.batch.rows, continued, strict=True):
                     outputs[row] = output
         pieces.append(CapturedBatch(captured.states, captured.batch, captured.next_token, None))
@@ -225,7 +240,8 @@ def _table(
             texts = [recipe.extractor.tokenizer.decode([int(token)]) for token in states.top_ids[i]]
             values[schema.TOP_TOKENS] = json.dumps(texts, ensure_ascii=False)
         if output is not None:
-            grade = grading.grade(w.benchmark, output.text, item.answer, item.choices)
+            whole = recipe.prefills[w.regime] + output.text
+            grade = grading.grade(w.benchmark, whole, item.answer, item.choices)
             values |= {
                 "text": output.text,
                 "answer": grade.answer,
@@ -235,6 +251,7 @@ def _table(
                 "max_new_tokens": recipe.caps[w.regime],
                 "truncated": output.truncated,
                 "finish_reason": output.finish_reason,
+                "stop_text": output.stop,
             }
         if item.choices is not None and states.option_logprobs is not None and states.option_labels is not None:
             values["option_choice"] = states.option_labels[i][int(np.nanargmax(states.option_logprobs[i]))]

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ... import schema
 from ...errors import RequestError
 from ...hooks import Extractor
-from ...hooks.prompts.rendering import Rendered
+from ...hooks.prompts.rendering import Rendered, Renderer
+from ...store import Run
 from .. import benchmarks, prompts
+from ..prompt_settings import STOPS
 from .config import ResolvedStudy
 
 
@@ -87,30 +88,48 @@ def sampled_ids(study: ResolvedStudy, work: Sequence[Work]) -> dict[str, list[st
     return ids
 
 
-def render_work(study: ResolvedStudy, work: Sequence[Work], extractor: Extractor) -> list[Rendered]:
+def chat_or_raw(study: ResolvedStudy, renderer: Renderer) -> str:
+    """Whether prompts go through the chat template ("chat") or not ("raw")."""
+    template = study.config.template
+    return template if template != "auto" else "chat" if renderer.has_chat_template else "raw"
+
+
+def stop_texts(study: ResolvedStudy, template: str, started: Run | None) -> dict[str, tuple[str, ...]]:
+    """Texts before which an output ends, by regime: those asked for, the regime's own, or for raw text its headings.
+
+    A run that was begun before outputs ended at headings goes on without.
+    """
+    asked = study.config.stop
+    by_headings = template == "raw" and (started is None or STOPS in started.config)
+    stops = {}
+    for name, regime in study.regimes.items():
+        own = asked.get(name) if isinstance(asked, Mapping) else asked
+        if own is None:
+            own = regime.stop
+        stops[name] = tuple(own) if own is not None else regime.headings() if by_headings else ()
+    return stops
+
+
+def render_work(
+    study: ResolvedStudy, work: Sequence[Work], extractor: Extractor, renderer: Renderer, template: str
+) -> list[Rendered]:
     """Token ids of every state, with lengths checked against the model's context.
 
     Raises
     ------
     RequestError
-        If a prompt (with its output cap, when generating) does not fit the context; named by id.
+        If a prompt cannot be put into tokens without losing text, or (with its output cap, when generating) does not fit the
+        context; named by id.
     """
-    special = [t for t in extractor.tokenizer.all_special_tokens if t]
-    forged = [w.id for w in work if any(token in w.prompt.text for token in special)]
-    if forged:
-        warnings.warn(
-            f"{len(forged)} prompts hold the tokenizer's special tokens as text (the first: {forged[0]}), which it reads as control tokens; reword them if that is not meant",
-            stacklevel=2,
-        )
-    template = study.config.template
-    if template == "auto":
-        template = "chat" if extractor.renderer.has_chat_template else "raw"
     limit = extractor.context_length
     rendered = []
     for w in work:
-        text = w.prompt.text
-        prompt = [{"role": "user", "content": text}] if template == "chat" else text
-        r = extractor.renderer.render(prompt, f"the prompt of {w.id}")
+        where, regime = f"the prompt of {w.id}", study.regimes[w.regime]
+        if template == "chat":
+            r = renderer.render(prompts.conversation(regime, w.prompt), where)
+        else:
+            text, begin, spans = prompts.plain_text(regime, w.prompt)
+            r = replace(renderer.render(text, where, spans), offset=begin, length=len(w.prompt.text))
         cap = study.caps.get(w.regime, 0)
         if limit is not None and len(r.token_ids) > limit:
             raise RequestError(

@@ -17,7 +17,8 @@ from typing import Any
 from ... import checks, declared
 from ...analysis.trajectories.shapes import TIE_RULES
 from ...errors import RequestError
-from .. import benchmarks
+from ...hooks.prompts.chat_settings import BOS_RULES
+from .. import benchmarks, prompt_settings
 from .answers import ANCHOR, TAG_SIDES
 from .chains import SYSTEM_PROMPT, check_sampling
 from .segmentation import DEFAULT_CAP, check_cap, check_rule
@@ -49,6 +50,8 @@ class TrajectoryConfig:
     measures : tuple of {"sampled", "forced"}
     system : str
         System prompt; "" for none.
+    template_args, date, bos, allow_same_prompts
+        As in `StudyConfig`.
     chain_temperature, chain_tokens
         Of the reference chain; temperature 0 is greedy.
     rule, cap
@@ -77,7 +80,7 @@ class TrajectoryConfig:
         YAML file of hypotheses (see `declared.load`), recorded in the run before it starts.
     preregistration : path, optional
         An earlier name of `hypotheses`; a warning says so.
-    dtype, device, revision
+    dtype, device, revision, context_length
         As in `Extractor.from_pretrained`.
     shard_size : int
         Items per shard.
@@ -92,6 +95,10 @@ class TrajectoryConfig:
     seed: int = 0
     measures: Sequence[str] = ("sampled",)
     system: str = SYSTEM_PROMPT
+    template_args: Mapping[str, Any] = field(default_factory=dict)
+    date: str | None = None
+    bos: str = "auto"
+    allow_same_prompts: bool = False
     chain_temperature: float = 0.7
     chain_tokens: int = 600
     rule: str = "blank-line"
@@ -114,6 +121,7 @@ class TrajectoryConfig:
     dtype: str = "auto"
     device: str | None = None
     revision: str | None = None
+    context_length: int | None = None
     shard_size: int = 4
     preregistration: str | Path | None = None
 
@@ -142,8 +150,11 @@ class TrajectoryConfig:
             (self.graded, GRADED, "text to grade"),
             (self.tag_side, TAG_SIDES, "side of the end-of-thinking tag"),
             (self.tie, TIE_RULES, "tie rule"),
+            (self.bos, BOS_RULES, "rule for the beginning of a chat"),
         ):
             checks.choice(f"the {what}", value, allowed)
+        object.__setattr__(self, "date", prompt_settings.day_text(self.date))
+        object.__setattr__(self, "template_args", prompt_settings.json_values(self.template_args))
         check_rule(self.rule)
         for rule in (self.forced_rule, *self.compare_rules):
             check_rule(rule)
@@ -153,7 +164,8 @@ class TrajectoryConfig:
         check_sampling(self.temperature, self.continuation_tokens, self.m)
         if not self.epsilon >= 0:
             raise RequestError(f"epsilon must be zero or more nats, found {self.epsilon}")
-        object.__setattr__(self, "n", checks.optional_whole("n", self.n, least=1))
+        for name in ("n", "context_length"):
+            object.__setattr__(self, name, checks.optional_whole(name, getattr(self, name), least=1))
         for name in ("seed", "chain_tokens", "continuation_tokens", "m"):
             object.__setattr__(self, name, checks.whole(name, getattr(self, name)))
         object.__setattr__(self, "shard_size", checks.whole("shard_size", self.shard_size, least=1))
@@ -192,6 +204,8 @@ _NOT_NUMBERS = (
     "shard_size",
     "epsilon",
     "tie",
+    "allow_same_prompts",
+    "context_length",
 )
 """Settings that no stored number depends on, or that enter through what they stand for."""
 
@@ -199,7 +213,9 @@ _NOT_NUMBERS = (
 def settings(config: TrajectoryConfig) -> dict[str, Any]:
     """The settings that decide stored numbers, as JSON values; what the model, items and chains add is not here."""
     values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.name not in _NOT_NUMBERS}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+    return prompt_settings.given(
+        {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+    )
 
 
 def defaults() -> dict[str, Any]:
@@ -208,4 +224,4 @@ def defaults() -> dict[str, Any]:
     for f in dataclasses.fields(TrajectoryConfig):
         if f.name not in _NOT_NUMBERS and f.default is not dataclasses.MISSING:
             values[f.name] = list(f.default) if isinstance(f.default, tuple) else f.default
-    return values
+    return values | {"template_args": {}} | dict.fromkeys(prompt_settings.LATE)

@@ -14,7 +14,7 @@ from ... import declared, schema, store
 from ...hooks import Extractor
 from ...hooks.decoding.continuations import decoding_for
 from ...hooks.decoding.tree import method_for
-from .. import rule_versions, runner
+from .. import prompt_settings, rule_versions, runner
 from ..models import ModelRequest
 from . import config as configs
 from .config import TrajectoryConfig
@@ -91,7 +91,9 @@ class Trajectories:
     @property
     def model(self) -> ModelRequest:
         c = self.config
-        return ModelRequest(c.model, dtype=c.dtype, device=c.device, revision=c.revision)
+        return ModelRequest(
+            c.model, dtype=c.dtype, device=c.device, revision=c.revision, context_length=c.context_length
+        )
 
     def keys(self) -> list[dict[str, str]]:
         return [w.key() for w in self.work]
@@ -108,8 +110,15 @@ class Trajectories:
         return configs.defaults() | rule_versions.FIRST
 
     def prepare(self, extractor: Extractor, started: store.Run | None) -> runner.Job:
-        members = render_work(self.config, self.work, extractor)
-        version = rule_versions.of_run("segmentation", started)
+        config, version = self.config, rule_versions.of_run("segmentation", started)
+        renderer = extractor.renderer.using(
+            prompt_settings.chat_settings(config.template_args, config.date, config.bos, started)
+        )
+        members = render_work(config, self.work, extractor, renderer)
+        prompt_settings.refuse_same(
+            [(w.benchmark, w.id, r) for w, r in members.values()], config.allow_same_prompts or started is not None
+        )
+        late = prompt_settings.late_settings(renderer, [(w.benchmark, r) for w, r in members.values()], started)
 
         def make(shard: store.Shard, bar: Any) -> dict[str, Any]:
             return make_shard(
@@ -118,10 +127,11 @@ class Trajectories:
 
         return runner.Job(
             make,
-            manifest=self._manifest(extractor),
+            manifest=self._manifest(extractor) | renderer.describe(),
             columns=COLUMNS,
             shard_size=self.config.shard_size,
             ragged=ragged(self.config),
+            settings=late,
         )
 
     def _manifest(self, extractor: Extractor) -> dict[str, Any]:
@@ -131,7 +141,7 @@ class Trajectories:
             "kind": schema.TRAJECTORIES_KIND,
             "capture": extractor.manifest(),
             "measures": list(config.measures),
-            "system_prompt": "own turn" if takes_system_turn(extractor) else "opens the user's turn",
+            "system_prompt": "own turn" if takes_system_turn(extractor.renderer) else "opens the user's turn",
             "forced_method": {"name": tree.name, "reason": tree.reason},
             "sampling_method": {"name": decoding.name, "reason": decoding.reason},
             "analysis": {"epsilon": config.epsilon, "tie": config.tie},

@@ -19,7 +19,7 @@ from ...analysis.trajectories.public import load_texts
 from ...checks import shown
 from ...errors import RequestError
 from ...hooks import Extractor
-from ...hooks.prompts.rendering import Rendered
+from ...hooks.prompts.rendering import Rendered, Renderer
 from .. import benchmarks
 from .answers import anchor_tokens, answer_forms
 from .config import TrajectoryConfig
@@ -148,7 +148,7 @@ def _chain_rows(content: bytes, path: str | Path) -> dict[str, str]:
 
 
 def render_work(
-    config: TrajectoryConfig, work: Sequence[Work], extractor: Extractor
+    config: TrajectoryConfig, work: Sequence[Work], extractor: Extractor, renderer: Renderer
 ) -> Mapping[tuple[str, str, str], tuple[Work, Rendered]]:
     """Every item with its prompt's token ids, by `schema.item_key`; lengths and options are checked here.
 
@@ -163,9 +163,8 @@ def render_work(
         anchors = [anchor_tokens(extractor.tokenizer, a, config.end_tag, config.tag_side) for a in config.anchors]
         budget = max(budget, max(map(len, anchors)) + _ANSWER_TOKENS)
     members = {}
-    system_turn = takes_system_turn(extractor)
     for w in work:
-        rendered = extractor.renderer.render(_prompt(config, w, extractor, system_turn), f"the prompt of {w.id}")
+        rendered = renderer.render(*_prompt(config, w, renderer))
         length = config.chain_tokens if w.chain is None else len(token_ends_of_text(extractor.tokenizer, w.chain)[0])
         needed = len(rendered.token_ids) + length + budget
         if limit is not None and needed > limit:
@@ -181,26 +180,20 @@ def render_work(
     return members
 
 
-def takes_system_turn(extractor: Extractor) -> bool:
-    """Whether the model's chat template has a place for a system prompt; some refuse one."""
-    if not extractor.renderer.has_chat_template:
-        return False
-    try:
-        extractor.renderer.render([{"role": "system", "content": "a"}, {"role": "user", "content": "b"}])
-    except RequestError:
-        return False
-    return True
+def takes_system_turn(renderer: Renderer) -> bool:
+    """Whether the model's chat template has a place for a system prompt; some refuse one or leave it out."""
+    return renderer.describe().get("chat", {}).get("system") == "own turn"
 
 
-def _prompt(config: TrajectoryConfig, work: Work, extractor: Extractor, system_turn: bool) -> Any:
-    """The question (with its options) under the system prompt, which opens the user's turn where it can have none of its
-    own; plain text where the tokenizer has no chat template."""
+def _prompt(config: TrajectoryConfig, work: Work, renderer: Renderer) -> tuple[Any, str, list[tuple[int, int]]]:
+    """The question (with its options) under the system prompt, which the renderer puts into the user's turn where it can have none of
+    its own; plain text where the tokenizer has no chat template. What `Renderer.render` takes."""
+    where = f"the prompt of {work.id}"
     question = work.item.question
     if work.item.choices is not None:
         question += "\n\n" + "\n".join(f"{label}) {text}" for label, text in work.item.choices.items())
-    if config.system and not system_turn:
-        question = f"{config.system}\n\n{question}"
-    if not extractor.renderer.has_chat_template:
-        return f"{question}\n\n"
-    user = {"role": "user", "content": question}
-    return [{"role": "system", "content": config.system}, user] if config.system and system_turn else [user]
+    if not renderer.has_chat_template:
+        head = f"{config.system}\n\n" if config.system else ""
+        return f"{head}{question}\n\n", where, [(len(head), len(head) + len(question))]
+    system = [{"role": "system", "content": config.system}] if config.system else []
+    return [*system, {"role": "user", "content": question}], where, []
