@@ -34,7 +34,7 @@ _CLAUSE_END = re.compile(f"{_NEW_SENTENCE}|{_REASON}|因为|因為|क्यो�
 
 _GOES_ON = (
     "and or nor not but for because since due as while whereas which that then if rather instead over only again also too "
-    "here best to vs where with given though although obviously clearly definitely indeed overall alone therefore so thus who "
+    "here best to vs where with given though although obviously clearly definitely indeed overall it_is therefore so thus "
     "porque ya que parce puisque weil denn pois karena y e et und ou oder dan atau fits makes matches"
 )
 _AFTER_OPTION = re.compile(rf"[ ]+{_any_word(_GOES_ON)}", re.IGNORECASE)
@@ -71,13 +71,13 @@ _COMMITS = re.compile(
     re.IGNORECASE,
 )
 _STRONG = re.compile(rf"(?:{_ANNOUNCES}|:|=|→|\bis|\bbe)\s*[(\[\"'$]*$", re.IGNORECASE)
-_BETWEEN_REFUSAL = r"(?:[ ]+(?:be|been|is|the|option|options|choice|choices|answer|answers|letter|likely|definitely|possibly|just|only|simply|either|both|to|it))*"
+_BETWEEN_REFUSAL = r"(?:[ ]+(?:be|been|is|the|option|options|choice|choices|answer|answers|letter|likely|definitely|possibly|just|only|simply|either|both|to|it|choose|pick|select|going|go|with|say))*"
 _REFUSED_BEFORE = re.compile(
     r"(?:"
     + _any_word(
         "not neither nor except without eliminate eliminates eliminated eliminating reject rejects rejected exclude excludes excluded excluding "
         "rule_out rules_out ruled_out ruling_out rather_than instead_of cannot never unlike other_than anything_but discard discards discarded "
-        "dismiss dismissed cross_out crossed_out no_es nicht kein keine bukan não_é n'est_pas"
+        "dismiss dismissed cross_out crossed_out no_es nicht kein keine bukan não_é n'est_pas unlikely impossible doubtful"
     )
     + r"|n't|(?:incorrect|wrong|false|worst|unlikely|impossible|bad|invalid)[ ]+(?:options?|choices?|answers?|letters?|ones?|alternatives?)[ ]+(?:is|are|was|would[ ]be|would|include|includes)|"
     r"(?:incorrect|wrong|false)[ ]+(?:options?|choices?|answers?|ones?)[ ]*:|"
@@ -104,7 +104,7 @@ _BETWEEN_MENTIONS = re.compile(
 _OPENED = re.compile(r"""(?<!\w)[(\[{"']\s*$""")
 _CALLED = re.compile(r"(?<!answer)(?<!option)(?<!choice)(?<=\w)[(\[](?:[^()\[\]\n]{0,40}[|,;][ ]*)?\s*$", re.IGNORECASE)
 _FORMULA_AFTER = re.compile(
-    r"\s*(?:[=^_+*<>≤≥×÷∪∩]|/(?![A-Za-z]\b)|\\(?:cap|cup|times|cdot|le|ge))|\(\s*-?[\d.]+\s*,|[²³₀-₉]"
+    r"\s*:\s*[A-Z]\b\s*[=:]|,\s*(?:who|whose)\b|\s*(?:[=^_+*<>≤≥×÷∪∩]|/(?![A-Za-z]\b)|\\(?:cap|cup|times|cdot|le|ge))|\(\s*-?[\d.]+\s*,|[²³₀-₉]"
 )
 _FORMULA_BEFORE = re.compile(r"(?:\\[A-Za-z]+\s*\{|[+*^_<>≤≥×÷∪∩∠△]|\\[A-Za-z]+|\d[ ]*=)[ ]*$|(?<=\d)-$")
 _INITIALISM = re.compile(r"\.[A-Za-z](?:\.|\b)")

@@ -25,12 +25,15 @@ _BETWEEN_BOXES = re.compile(
     r"[\s$})]*(?:,|and|or|,\s*and|,\s*or|\\text\s*\{\s*,?\s*(?:and|or)\s*\})[\s$({]*(?:[A-Za-z](?:_\{?\w\}?)?\s*=\s*)?\\(?:boxed|fbox)\s*\{",
     re.IGNORECASE,
 )
-_LONE_SYMBOL = re.compile(r"\\?[A-Za-z]+(?:_\{?\w+\}?)?(?:\([a-z]\))?")
+_LONE_SYMBOL = re.compile(
+    r"(?!\\(?:pi|infty|emptyset|varnothing)(?![A-Za-z]))\\?[A-Za-z]+(?:_\{?\w+\}?)?(?:\([a-z]\))?"
+)
 _STATES = re.compile(
     r"(?:\b(?:is|are|be|was|equals?|equal to|gets?|gives?|got|obtain|have|has|becomes|yields?|find|means|namely|therefore|thus|hence|so|es|est|ist|é)|[:=,])\s*\(?$",
     re.IGNORECASE,
 )
 _PLAIN_STATED = re.compile(r"(?:\b(?:is|are|equals?|gives?|get|obtain|becomes)\b|:)[ ]+", re.IGNORECASE)
+_SET_APART = re.compile(r"(?:>[ ]*)*(\*{2,3}|__)[^*\n]+\1\.?|(?:>[ ]*)+\*{0,3}[^*\n]+?\*{0,3}")
 _UNIT_WORDS = re.compile(r"(?<=[\w)π])[ ]+(?:[A-Za-z]{2,}[ ]?){1,2}$")
 _MOST_WORDS_AFTER = 12
 _NOT_ANOTHER = re.compile(r"(?<=[\w$})]),?[ ]+(?:and[ ]+)?(?:not|rather than|instead of)[ ].*$")
@@ -105,12 +108,12 @@ def _announced_expression(text: str) -> Found[str]:
 
 
 def _only_line(text: str) -> Found[str]:
-    """A text of one line, where it is an expression."""
+    """A text of one line, or a last line that emphasis sets apart, where it is an expression."""
     lines = non_blank_lines(without_empty_marks(_unboxed(text)))
-    if len(lines) != 1 or CUE.search(lines[0]):
+    if not lines or not (len(lines) == 1 or _SET_APART.fullmatch(lines[-1])) or CUE.search(lines[-1]):
         return None
-    phrase = _phrase(plain(lines[0]))
-    return None if phrase is None or is_prose(phrase) else (phrase, lines[0])
+    phrase = _phrase(plain(lines[-1]))
+    return None if phrase is None or is_prose(phrase) else (phrase, lines[-1])
 
 
 def _last_formula(text: str) -> Found[str]:
@@ -142,11 +145,15 @@ def _plain_formula(text: str) -> Found[str]:
     sentence = lines[-1][_start_of_sentence(lines[-1], len(lines[-1]) - 1) :]
     stated = list(_PLAIN_STATED.finditer(sentence))
     formula = bare(_UNIT_WORDS.sub("", sentence[stated[-1].end() :].rstrip(" .!"))) if stated else ""
-    if not 1 < len(formula) <= EXCERPT or prose_words(formula) or not re.search(r"\d|[π√∞]", formula):
+    if (
+        not 1 < len(formula) <= EXCERPT
+        or prose_words(formula)
+        or not re.search(r"\d|[π√∞]|[a-z][ ]?[-+*/^=][ ]?[a-z]|\\pi", formula)
+    ):
         return None
     return (
         (final_side(formula), sentence)
-        if re.search(r"[-+*/^=<>≤≥(\[π√∞a-zA-Z]", formula.lstrip("-")) and "$" not in formula
+        if re.search(r"[-+*/^=<>≤≥(\[π√∞a-zA-Z_,]", formula.lstrip("-")) and "$" not in formula
         else None
     )
 

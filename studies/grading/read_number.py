@@ -52,7 +52,7 @@ _ONLY_BEFORE = re.compile(
 )
 _GOES_ON = re.compile(r"\s*(?:[-+*/×÷^–,]|and\b|or\b|to\b|plus\b|minus\b|times\b)[ ]*[$(]?[0-9]", re.IGNORECASE)
 _AROUND = 60  # characters
-_OPERATOR_BEFORE = re.compile(r"(?:[\w)\]}][ ]?[-+*/^×·÷]|[<>≤≥≠^/&])[ ]?$")
+_OPERATOR_BEFORE = re.compile(r"(?:[0-9)}\]][ ]?,[ ]?(?:and[ ]|or[ ])?|[\w)\]}][ ]?[-+*/^×·÷]|[<>≤≥≠^/&])[ ]?$")
 _OPERATOR_AFTER = re.compile(
     r"[abcdiknpqrtuvwxyzABDEGHIMNOPQRSTUXYZ](?![A-Za-z])|[ ]?(?:[+*/^×·÷<>≤≥≠]|-(?=[ ]?[\w(]))[ ]?[\w(\\]|[ ]*(?:&|\\\\)"
 )

@@ -116,7 +116,7 @@ def _lines(text: str, labels: Labels) -> Found[str]:
 def _single(mentions: list[Mention]) -> str | None:
     kept = [mention for mention in mentions if not mention.refused]
     named = {mention.label for mention in kept}
-    contradicted = named & {mention.label for mention in mentions if mention.refused}
-    if len(named) != 1 or contradicted or not any(mention.committed for mention in kept):
+    named -= {mention.label for mention in mentions if mention.refused}
+    if len(named) != 1 or not any(mention.committed for mention in kept if mention.label in named):
         return None
     return named.pop()

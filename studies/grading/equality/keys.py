@@ -87,6 +87,8 @@ def _structure(text: str, depth: int = 0) -> str:
     text = text.strip()
     if not text or depth > _MOST_NESTED or len(text) > _MOST_CHARACTERS:
         return _as_spelled(text)
+    if text == r"\emptyset":
+        return "{}"
     if word := _word(text):
         return word
     if number := _number(text):
@@ -360,10 +362,11 @@ def _value_key(expression: Any, text: str = "") -> str:
     if not expression.free_symbols:
         return _number_key(values[0])
     positive = "+" if _needs_positive(expression) else ""
-    if len(set(values)) == 1 and values[0].is_Rational:  # a constant in disguise, such as x/x
-        return _number_key(values[0])
+    keys = [_number_key(value) for value in values]
+    if len(set(keys)) == 1:  # a constant in disguise, such as x/x
+        return keys[0]
     symbols = ",".join(sorted(map(str, expression.free_symbols)))
-    return f"f{positive}:{symbols}:" + " ".join(_number_key(value) for value in values)
+    return f"f{positive}:{symbols}:" + " ".join(keys)
 
 
 def _values(expression: Any) -> list[Any]:

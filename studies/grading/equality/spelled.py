@@ -62,7 +62,7 @@ _UNITS = {
     "mm": "millimeter millimetre", "cm": "centimeter centimetre", "dm": "decimeter decimetre", "m": "meter metre", "km": "kilometer kilometre",
     "in": "inch inches", "ft": "foot feet", "yd": "yard", "mi": "mile", "mg": "milligram", "g": "gram", "kg": "kilogram kilo", "lb": "pound lbs",
     "oz": "ounce", "ml": "milliliter millilitre", "l": "liter litre", "s": "second sec", "min": "minute mins", "h": "hour hr hrs", "day": "", "week": "",
-    "month": "", "year": "yr yrs", "cent": "¢ ₵", "dollar": "usd $", "euro": "eur €", "rupee": "inr rs ₹", "mph": "", "degree": "deg", "radian": "rad",
+    "month": "", "year": "yr yrs", "cent": "¢ ₵", "dollar": "usd $", "euro": "eur €", "rupee": "inr rs ₹", "mi/": "mph", "degree": "deg", "radian": "rad",
     "ton": "tonne", "gallon": "gal", "acre": "", "hectare": "ha", "n": "newton", "j": "joule", "w": "watt", "kw": "kilowatt", "hz": "hertz",
 }  # fmt: skip
 _UNIT_OF = {name: unit for unit, names in _UNITS.items() for name in (unit, *names.split())}
@@ -135,6 +135,9 @@ def spelled(expression: str) -> Spelled:
 
 
 def _unit(words: list[str], power: str) -> str:
+    words = [part for word in words for part in re.split("(/)", word) if part]
+    if "/" in words:
+        power, words = power + "/", words[: words.index("/")]
     squared = 2 if {"square", "sq", "squared"} & set(words) else 3 if {"cubic", "cu", "cubed"} & set(words) else 1
     if raised := re.search("[23]", power):
         squared = int(raised[0])

@@ -38,6 +38,7 @@ _OTHER_LANGUAGES = r"""
     | (?: صحیح | درست | حتمی )?[ ]*(?: جواب | انتخاب )[ ]* (?: ہے | یہ[ ]ہے | : | = )
     | (?: صحیح | درست | حتمی )[ ]+(?: جواب | آپشن | انتخاب ) (?=[ ])
     | \b(?: jawaban(?:nya)? | pilihan[ ]yang[ ](?:benar|tepat) | kunci[ ]jawaban )\b [^\n.!?:=]{0,40}? (?: \badalah\b | \bialah\b | : | = )
+    | \bist[ ]die[ ](?:richtige[ ])?antwort\b (?=[ ][(]?[A-Z0-9])
     | (?: \bantwort\b | \blösung\b(?=[ ]+(?:ist|lautet)) | \brichtige[ ](?:option|antwort)\b | \bergebnis\b ) [^\n.!?:=]{0,40}? (?: \bist\b | \blautet\b | \bbeträgt\b | : | = )
     | \b(?: risposta | opzione[ ]corretta | soluzione(?=[ ]+è) )\b [^\n.!?:=]{0,40}? (?: è\b | : | = )
     | (?: \bcevap\b | \byanıt\b | \bdoğru[ ]seçenek\b | \bđáp[ ]án\b | \bjawapan\b | \bodpowiedź\b | 정답 | 답 ) [^\n.!?:=]{0,20}? (?: : | = | \blà\b | 은 | 는 | \bto\b )
