@@ -373,3 +373,209 @@ SECOND_THOUGHTS = [
 @pytest.mark.parametrize(("text", "answer"), SECOND_THOUGHTS)
 def test_second_thoughts(text: str, answer: str | None) -> None:
     assert grade("aqua_rat", text, "A", LETTERS).answer == answer
+
+
+NO_OPTION = [
+    "The answer is unlikely to be A.",
+    "A is not the answer.",
+    "It is not A.",
+    "I would not choose B.",
+    "The answer should not be C.",
+    "The answer couldn't be B.",
+    "We know the answer isn't D.",
+    "The answer is none of A, B or C.",
+    "The least likely answer is A.",
+    "The correct answer is not A, nor B.",
+    "The one wrong answer is B.",
+    "Option C can be excluded.",
+    "The answer excludes A.",
+    "Definitely not C!",
+    "A: incorrect",
+    "The answer is not option B",
+    "A seems wrong.",
+    "We discard A.",
+    "A fails the test.",
+    "Everything except A is possible.",
+    "B and C can finish it in 12 days.",
+    "Since A invested 300, B must pay.",
+    "C lent D 300.",
+    "Then A beats B by 36 m.",
+    "Point C lies on AB.",
+    "So B walks 7 km.",
+    "Let B = 5",
+    "Then B will be 12 years old",
+    "In 5 years, A will be twice as old as B.",
+    "A : B = 3 : 5",
+    "A's age is 36",
+    "Thus A and B are equal.",
+    "The set A has 12 elements",
+    "If A then B",
+    "Class A has 36 students.",
+    "He got an A in maths.",
+    "Team C won.",
+    "B, who is 12, left.",
+    "So C must walk 5 km",
+    "Thus A needs 12 days",
+    "Hence B alone can do it in 12 days",
+    "Vitamin B",
+    "Plan B",
+    "Therefore A will take 36 days.",
+    "A buys it for 300.",
+    "Answer the question: A man walks.",
+]
+
+
+@pytest.mark.parametrize("text", NO_OPTION)
+def test_no_option_is_stated(text: str) -> None:
+    assert grade("aqua_rat", text, "A", LETTERS).answer is None
+
+
+OPTION_C = [
+    ("The answer can not be A; C it is.", "C"),
+    ("Not A, not B, not D: C.", "C"),
+    ("A – wrong, B – wrong, C – right, D – wrong. Answer: C", "C"),
+    ("Since it's not A, the answer must be C.", "C"),
+    ("It is C (not A).", "C"),
+    ("Therefore the correct option is C, as A, B, D and E are all false.", "C"),
+    ("Only C is correct.", "C"),
+    ("C is the only option left.", "C"),
+    ("Answer is C) 12", "C"),
+    ("ANSWER: C", "C"),
+    ("answer - C", "C"),
+    ("Correct option: (C)", "C"),
+    ("The answer: [C]", "C"),
+    ("C. 12 is the answer", "C"),
+    ("So the answer is:\n\n**C) 12**", "C"),
+    ("Thus the answer is choice C.", "C"),
+    ("Option C", "C"),
+    ("option (C) is right", "C"),
+    ("I'd pick C", "C"),
+    ("My final answer is C!", "C"),
+    ("The correct letter is C", "C"),
+    ("Hence (C) is correct.", "C"),
+    ("C ✓", "C"),
+    ("=> C", "C"),
+    ("Ans: C", "C"),
+    ("Ans. (C)", "C"),
+    ("The right choice would be C.", "C"),
+    ("[[C]]", "C"),
+    ("**C**: 12", "C"),
+    ("Final answer: $\\text{C}$", "C"),
+    ("$\\boxed{C. 12}$", "C"),
+    ("\\boxed{\\text{Option C}}", "C"),
+    ("\\boxed{\\mathrm{C}}", "C"),
+    ("The answer is \\textbf{C}.", "C"),
+    ("The answer is **C**, because A and B are too large.", "C"),
+    ("C because A is wrong", "C"),
+    ("It must be either A or C. A fails, so C.", "C"),
+    ("The answer is\nC", "C"),
+    ("<answer>\nC\n</answer>", "C"),
+    ('{"answer": "C", "confidence": 0.9}', "C"),
+    ("Answer = C", "C"),
+    ("The best answer would be (C) 12.", "C"),
+    ("Let's go with C.", "C"),
+    ("The answer is C.\n\nA) is wrong since it is too large.\nB) is wrong too.", "C"),
+    ("正解は「C」です", "C"),
+    ("选 C", "C"),
+    ("本题答案为C选项", "C"),
+    ("所以正确答案是C", "C"),
+    ("Por lo tanto, la respuesta correcta es la C.", "C"),
+    ("La opción correcta es C", "C"),
+    ("Donc la réponse est C", "C"),
+    ("إذن الجواب هو C", "C"),
+    ("الإجابة الصحيحة: C", "C"),
+    ("অতএব, সঠিক উত্তর C", "C"),
+    ("Portanto, a resposta correta é C.", "C"),
+    ("Portanto, alternativa C", "C"),
+    ("Следовательно, правильный ответ — C.", "C"),
+    ("Ответ — C", "C"),
+    ("لہٰذا صحیح جواب C ہے", "C"),
+    ("अतः सही उत्तर (C) है", "C"),
+    ("Jadi jawabannya adalah C", "C"),
+    ("Also ist die Antwort C.", "C"),
+    ("したがって答えはC", "C"),
+]
+
+
+@pytest.mark.parametrize(("text", "answer"), OPTION_C)
+def test_an_option_is_stated(text: str, answer: str) -> None:
+    assert grade("aqua_rat", text, "A", LETTERS).answer == answer
+
+
+SPELLED = [
+    ("1.234.567,5", "1234567.5"),
+    ("1 234 567,89", "1234567.89"),
+    ("12’345.6", "12345.6"),
+    ("1,23,456", "123456"),
+    ("٢٥٠", "250"),
+    ("২৫", "25"),
+    ("௧௮", "18"),
+    ("𝟙𝟚", "12"),
+    ("-\\frac{1}{2}", "-1/2"),
+    ("\\frac{-1}{-2}", "1/2"),
+    ("$\\tfrac{-7}{3}$", "-7/3"),
+    ("−\\frac{7}{3}", "-7/3"),
+    ("5×10⁶", "5000000"),
+    ("10⁶", "1000000"),
+    ("2³", "8"),
+    ("1.5×10⁻²", "0.015"),
+    ("$1.2 \\cdot 10^{-3}$", "0.0012"),
+    ("3/4", "3/4"),
+    ("⅔", "2/3"),
+    ("1⅔", "5/3"),
+    ("5 1/3", "16/3"),
+    ("12.50 €", "12.5"),
+    ("€12,50", "12.5"),
+    ("1 000 000", "1000000"),
+    ("100 000", "100000"),
+    ("7%", "7"),
+    ("(18)", "18"),
+    ("[18]", "18"),
+    ("18!", "18"),
+    ("“18”", "18"),
+    ("18/1", "18"),
+    ("+18", "18"),
+    ("~18", "18"),
+    ("≈18", "18"),
+    ("about 18", "18"),
+    ("x = 18", "18"),
+    ("18 km/h", "18"),
+    ("18°C", "18"),
+    ("$ 18", "18"),
+    ("18$", "18"),
+    ("US$18", "18"),
+    ("18 USD", "18"),
+    ("Rs 18", "18"),
+    ("£18", "18"),
+    ("18 (eighteen)", "18"),
+    ("18—as required", "18"),
+    ("18...", "18"),
+]
+
+
+@pytest.mark.parametrize(("written", "value"), SPELLED)
+def test_more_spellings_of_numbers(written: str, value: str) -> None:
+    for form in ("#### {}", "The answer is {}.", "So she has {}", "\\boxed{{{}}}", "**{}**"):
+        assert grade("gsm8k", form.format(written), value).correct, form
+
+
+@pytest.mark.parametrize(
+    ("text", "choices", "answer"),
+    [("A) 300", LETTERS, None), ("Answer: C) 7", LETTERS, None), ("B) It is a metal.", WORDS, None), ("The answer is D) It absorbs heat.", WORDS, None), ("B) 300", LETTERS, "B"), ("C) twelve", LETTERS, "C"), ("B) It absorbs heat, since it is dark.", WORDS, "B")],
+)  # fmt: skip
+def test_a_letter_beside_another_options_wording_is_no_answer(
+    text: str, choices: dict[str, str], answer: str | None
+) -> None:
+    assert grade("arc_challenge", text, "A", choices).answer == answer
+
+
+@pytest.mark.parametrize("text", ["So it is 6 *", "Then 3 + 3 =", "we get 12 / 2 =", "$$\n3 + 3 =", "6 ×"])
+def test_a_computation_that_is_cut_off_is_no_answer(text: str) -> None:
+    for benchmark in ("gsm8k", "math500"):
+        assert not grade(benchmark, f"There are 6.\n{text}", "6").compliant
+
+
+def test_a_text_that_goes_on_with_another_question_is_read_up_to_there() -> None:
+    for go_on in ("\n\nQ: How many?\nA: The answer is 7.", "\nQuestion: 3+4?\n#### 7", "\n\nProblem: x\nAnswer: 7"):
+        assert grade("gsm8k", f"So 9*2 = 18. The answer is 18.{go_on}", "18").correct
+    assert grade("gsm8k", "Question: how many eggs?\nAnswer: 18", "18").correct

@@ -151,11 +151,9 @@ def _plain_formula(text: str) -> Found[str]:
         or not re.search(r"\d|[π√∞]|[a-z][ ]?[-+*/^=][ ]?[a-z]|\\pi", formula)
     ):
         return None
-    return (
-        (final_side(formula), sentence)
-        if re.search(r"[-+*/^=<>≤≥(\[π√∞a-zA-Z_,]", formula.lstrip("-")) and "$" not in formula
-        else None
-    )
+    formula = final_side(formula)
+    is_formula = re.search(r"[-+*/^=<>≤≥(\[π√∞a-zA-Z_,]", formula.lstrip("-")) and "$" not in formula
+    return (formula, sentence) if is_formula else None
 
 
 def _last_number_alone(text: str) -> Found[str]:

@@ -57,7 +57,9 @@ def prose_words(phrase: str) -> list[str]:
 
 
 def final_side(formula: str) -> str:
-    """The answer of a formula: the last side of a chain of equations (`180 - 120 = 60`), else all of it (`x^2 + y^2 = 1`)."""
+    """The answer of a formula, "" where it was cut off: the last side of a chain of equations (`180 - 120 = 60`), else all of it (`x^2 + y^2 = 1`)."""
+    if _UNFINISHED.search(formula):
+        return ""
     formula = re.sub(r"&\s*(?==)|(?<==)\s*&|\\\\\s*(?==)|\\displaystyle\s*", "", formula)
     sides = _EQUALS.split(formula)
     if len(sides) > 2 or (len(sides) == 2 and not re.search(r"[A-Za-z]", re.sub(r"\\[A-Za-z]+", "", sides[0]))):
@@ -65,4 +67,5 @@ def final_side(formula: str) -> str:
     return formula
 
 
+_UNFINISHED = re.compile(r"(?:[-+*/=×÷^(<>]|\\(?:times|cdot|div|frac|le|ge))\s*$")
 _EQUALS = re.compile(r"(?<![<>!\\])=(?!=)|\\approx(?![a-z])|≈|\\Rightarrow|\\implies(?![a-z])")
