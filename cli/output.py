@@ -6,6 +6,7 @@ import argparse
 import json
 import shlex
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ def progress_bar(label: str) -> Callable[[float, str], None]:
     """A progress callback that draws a bar: called with the share done and what is being done."""
     from tqdm import tqdm
 
+    if not sys.stderr.isatty():  # nothing to draw on: one line at the end says how long it took
+        return _told(label)
     bar = tqdm(
         total=100,
         desc=label,
@@ -44,6 +47,16 @@ def progress_bar(label: str) -> Callable[[float, str], None]:
         bar.set_postfix_str(one_line(doing), refresh=True)
         if share >= 1:
             bar.close()
+
+    return advance
+
+
+def _told(label: str) -> Callable[[float, str], None]:
+    began = time.perf_counter()
+
+    def advance(share: float, doing: str) -> None:
+        if share >= 1:
+            print(f"{label}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
 
     return advance
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -81,9 +82,17 @@ def _inline(figure: Figure) -> Markup:
         data = base64.b64encode(figure.image).decode()
         return Markup('<img alt="{}" src="data:image/png;base64,{}">').format(label, data)
     prefix = re.sub(r"\W", "-", figure.name) + "-"
-    body = _NAMED.sub(
-        lambda found: found[1] + prefix, re.sub(r"<metadata>.*?</metadata>", "", text[start:], flags=re.DOTALL)
-    )
+    text = re.sub(r"<metadata>.*?</metadata>", "", text[start:], flags=re.DOTALL)
+    body = _NAMED.sub(lambda found: found[1] + prefix, text)
+    seen: Counter[str] = Counter()
+
+    def once(
+        found: re.Match[str],
+    ) -> str:  # matplotlib names what is drawn twice by its content: the first is pointed to
+        seen[found[1]] += 1
+        return found[0] if seen[found[1]] == 1 else f'id="{found[1]}-{seen[found[1]]}"'
+
+    body = re.sub(r'\bid="([^"]*)"', once, body)
     return Markup(body.replace("<svg", Markup('<svg role="img" aria-label="{}"').format(label), 1))
 
 

@@ -57,7 +57,7 @@ def complete(
     StudyInterrupted
         After Ctrl-C, once the shard in hand is committed.
     """
-    total = writer.plan.n_states
+    total, began = writer.plan.n_states, time.perf_counter()
     failed: set[tuple[str, str]] = set()
     with (
         _stop_after_shard() as stopping,
@@ -65,7 +65,7 @@ def complete(
             total=total,
             initial=total - _states_left(writer),
             unit=unit,
-            disable=not progress,
+            disable=not (progress and sys.stderr.isatty()),
             file=sys.stderr,
             dynamic_ncols=True,
             smoothing=0.1,
@@ -92,6 +92,10 @@ def complete(
                     writer.write(index, **contents, seconds=time.perf_counter() - started)
                     if committed is not None:
                         committed(writer, index)
+                    if progress and bar.disable:  # no terminal: a line a shard, not a bar
+                        took, left = time.perf_counter() - began, _states_left(writer)
+                        done = f"{total - left} of {total} {unit}s, {took:.0f} s"
+                        print(one_line(f"{shard.benchmark} {shard.regime}: {done}"), file=sys.stderr, flush=True)
             bar.update(before + len(shard.states) - bar.n)
             left = _states_left(writer) if stopping.is_set() else 0
             if left:

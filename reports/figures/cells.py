@@ -66,15 +66,22 @@ def entropy(data: pd.DataFrame) -> Canvas:
     canvas, panels = style.panels(len(names), sharey=True)
     for axes, name in zip(panels, names, strict=True):
         rows = data[[g == name for g in groups]]
+        items = list(dict.fromkeys(rows["item_id"]))
+        spread = dict(zip(items, np.random.default_rng(0).uniform(-0.18, 0.18, len(items)), strict=True))
+        paths = rows.assign(place=[regimes.index(r) for r in rows["regime"]]).sort_values("place")
+        for item, path in paths.groupby("item_id", sort=False):  # one item under its regimes
+            axes.plot(
+                path["place"] + spread[item], path["entropy_bits"], color="#888888", alpha=0.25, linewidth=0.5, zorder=1
+            )
         for k, regime in enumerate(regimes):
-            values = rows.loc[rows["regime"] == regime, "entropy_bits"].to_numpy(float)
-            values = values[np.isfinite(values)]
+            here = rows[(rows["regime"] == regime) & np.isfinite(rows["entropy_bits"].to_numpy(float))]
+            values = here["entropy_bits"].to_numpy(float)
             if not values.size:
                 axes.text(k, 0, "n/a", ha="center", va="bottom", color="#555555", fontsize=7)
                 continue
-            spread = np.random.default_rng(k).uniform(-0.18, 0.18, values.size)
             colour, mark = style.COLOURS[style.slot(regime, regimes)], style.MARKERS[style.slot(regime, regimes)]
-            axes.scatter(k + spread, values, s=9, color=colour, alpha=0.45, marker=mark, linewidths=0)
+            at = k + here["item_id"].map(spread).to_numpy(float)
+            axes.scatter(at, values, s=9, color=colour, alpha=0.45, marker=mark, linewidths=0)
             axes.plot([k - 0.27, k + 0.27], [values.mean()] * 2, color="black", linewidth=1.6)
         axes.set_xticks(range(len(regimes)), regimes, rotation=25, ha="right")
         axes.set_xlim(-0.6, len(regimes) - 0.4)
@@ -178,11 +185,11 @@ def reliability(data: pd.DataFrame) -> Canvas:
     for axes, name in zip(panels, names, strict=True):
         part = data[[g == name for g in groups]]
         axes.plot([0, 1], [0, 1], color="#444444", linewidth=1, linestyle=":")
-        for k, regime in enumerate(regimes):
+        for regime in regimes:
             rows = part[part["regime"] == regime].rename(columns={"lower": "observed_lower", "upper": "observed_upper"})
             if len(rows):
                 axes.errorbar(
-                    rows["predicted"] + (k - (len(regimes) - 1) / 2) * 0.012,
+                    rows["predicted"],
                     rows["observed"],
                     yerr=style.bounds(rows, "observed"),
                     fmt=style.MARKERS[style.slot(regime, regimes)],
@@ -206,14 +213,17 @@ def said(data: pd.DataFrame) -> Canvas:
         return style.nothing("no multiple-choice cell")
     canvas, axes = style.subplots(figsize=(6.4, 0.34 * len(data) + 1.4))
     at = np.arange(len(data))
+    known, given = (data[name].to_numpy(float) for name in ("choice_accuracy", "answer_accuracy"))
+    for i, (x0, x1) in enumerate(zip(known, given, strict=True)):  # the same states, before and after
+        axes.plot([x0, x1], [i - 0.11, i + 0.11], color="#777777", linewidth=1, linestyle=":")
     for k, (column, label) in enumerate(
         (("choice_accuracy", "best option before the first token"), ("answer_accuracy", "emitted answer"))
     ):
-        value = data[column].to_numpy(float) * 100
+        value = data[column].to_numpy(float)
         axes.errorbar(
             value,
             at + (k - 0.5) * 0.22,
-            xerr=style.bounds(data, column) * 100,
+            xerr=style.bounds(data, column),
             fmt=style.MARKERS[k],
             color=style.COLOURS[k],
             capsize=2,
@@ -222,7 +232,7 @@ def said(data: pd.DataFrame) -> Canvas:
         )
     axes.set_yticks(at, style.row_names(data))
     axes.invert_yaxis()
-    axes.set(xlabel="accuracy (%)", xlim=(0, 100))
+    axes.set(xlabel="accuracy", xlim=(-0.02, 1.02))
     axes.set_ylim(len(data) - 0.5, -0.5)
     axes.grid(axis="y", visible=False)
     style.legend_below(canvas, axes, 2)

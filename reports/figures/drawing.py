@@ -32,8 +32,6 @@ class Plan:
     caption: str
     data: pd.DataFrame = field(repr=False)
     draw: Callable[[pd.DataFrame], Canvas] = field(repr=False)
-    note: str = ""
-    """What the picture itself says below: n, and what its intervals are."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +88,9 @@ def draw(plan: Plan, folder: str | os.PathLike[str], command: str, link: str = "
     with style.applied():
         canvas = plan.draw(drawable(plan.data))
         canvas.draw_without_rendering()
+        measured = canvas.get_tightbbox()
         canvas.set_layout_engine("none")  # laid out and measured once, not again for each file
-        box = style.inscribed(canvas, drawable_text(plan.title), drawable_text(plan.note)).padded(0.08)
+        box = style.inscribed(canvas, measured, drawable_text(plan.title), drawable_text(_note(plan))).padded(0.08)
         canvas.savefig(png, format="png", bbox_inches=box, metadata={"Software": None})
         canvas.savefig(svg, format="svg", bbox_inches=box, metadata={"Date": None, "Creator": None})
     contents = {
@@ -110,6 +109,21 @@ def draw(plan: Plan, folder: str | os.PathLike[str], command: str, link: str = "
         f"{link}{plan.name}.png",
         box.width > 1.9 * box.height and box.width > 8,
     )
+
+
+_COUNTS = (("n", ""), ("auroc_n_test", " test states"), ("n_test", " test states"), ("entropy_change_n", " pairs"))
+
+
+def _note(plan: Plan) -> str:
+    """What the picture says below itself: what its marks and intervals are, and how many cases they rest on."""
+    named = next(((name, unit) for name, unit in _COUNTS if name in plan.data), None)
+    if named is None:
+        return f"{plan.caption} n = {len(plan.data)} states." if "item_id" in plan.data else plan.caption
+    counts = pd.to_numeric(plan.data[named[0]], errors="coerce").dropna()
+    if not len(counts):
+        return plan.caption
+    low, high = int(counts.min()), int(counts.max())
+    return f"{plan.caption} n = {low if low == high else f'{low} to {high}'}{named[1]}."
 
 
 def drawable(data: pd.DataFrame) -> pd.DataFrame:

@@ -29,7 +29,7 @@ def by_layer(column: str, label: str, reference: str | float | None = None, seco
             return style.nothing("no layer has a defined value")
         groups = style.groups(data)
         names, regimes = list(dict.fromkeys(groups)), style.regime_names(data)
-        canvas, panels = style.panels(len(names))
+        canvas, panels = style.panels(len(names), sharey=True)
         for axes, name in zip(panels, names, strict=True):
             part = data[[g == name for g in groups]]
             absent = []
@@ -42,8 +42,10 @@ def by_layer(column: str, label: str, reference: str | float | None = None, seco
                 look: dict[str, Any] = {"color": style.COLOURS[slot], "linestyle": style.DASHES[slot]}
                 axes.plot(rows["layer"], rows[column], label=regime, marker=style.MARKERS[slot], markersize=3, **look)
                 if "lower" in rows and second is None:
+                    lower, upper = rows["lower"].to_numpy(float), rows["upper"].to_numpy(float)
+                    real = upper > lower  # where every resample gave one value there is no interval
                     axes.fill_between(
-                        rows["layer"], rows["lower"], rows["upper"], color=look["color"], alpha=0.12, linewidth=0
+                        rows["layer"], lower, upper, where=real, color=look["color"], alpha=0.1, linewidth=0
                     )
                 if second is not None:
                     axes.plot(rows["layer"], rows[second], linewidth=0.9, alpha=0.8, **look)
@@ -56,6 +58,8 @@ def by_layer(column: str, label: str, reference: str | float | None = None, seco
                 axes.text(0.02, 0.02, text, transform=axes.transAxes, fontsize=7, style="italic", color="#555555")
             if second is not None:  # the unbiased value may be many times the other, and both are to be read
                 _logarithmic(axes)
+            if column == "auroc":
+                axes.set_ylim(-0.02, 1.02)
             axes.set_xlim(data["layer"].min() - 1, data["layer"].max() + 1)
             axes.set_title(name)
             axes.set_xlabel("layer")
@@ -86,15 +90,16 @@ def by_size(data: pd.DataFrame) -> Canvas:
         return style.nothing(shared)
     groups = style.groups(defined)
     names, regimes = list(dict.fromkeys(groups)), style.regime_names(defined)
-    canvas, panels = style.panels(len(names))
+    sizes = sorted(set(defined["size"]))
+    canvas, panels = style.panels(len(names), sharey=True)
     for axes, name in zip(panels, names, strict=True):
         part = defined[[g == name for g in groups]]
         for k, regime in enumerate(regimes):
             rows = part[part["regime"] == regime]
             slot = style.slot(regime, regimes)
             colour, mark = style.COLOURS[slot], style.MARKERS[slot]
-            shift = (k - (len(regimes) - 1) / 2) * 1.6
-            at = rows["size"].to_numpy(float) + shift
+            places = [sizes.index(size) for size in rows["size"]]  # a place for each N', regimes side by side
+            at = np.array(places, float) + (k - (len(regimes) - 1) / 2) * 0.7 / max(len(regimes), 2)
             sd = np.nan_to_num(rows["sd"].to_numpy(float))
             axes.errorbar(
                 at, rows["mean"], yerr=sd, fmt=mark, color=colour, linestyle=style.DASHES[slot], capsize=2, label=regime
@@ -104,7 +109,10 @@ def by_size(data: pd.DataFrame) -> Canvas:
                 at, unbiased, yerr=sd, fmt=mark, color=colour, mfc="white", linestyle="none", capsize=2, alpha=0.8
             )
         axes.set_title(name)
-        axes.set_xlabel("items drawn, N'")
+        axes.set_xticks(range(len(sizes)), [f"{size:g}" for size in sizes])
+        axes.set_xlim(-0.6, len(sizes) - 0.4)
+        axes.grid(axis="x", visible=False)
+        axes.set_xlabel("items drawn, N' (a place for each)")
     for axes in panels[::4]:
         axes.set_ylabel("effective dimensionality")
     style.legend_below(canvas, panels[0], len(regimes))

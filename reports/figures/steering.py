@@ -12,7 +12,7 @@ import pandas as pd
 
 from ...analysis.dose_response import CONTROL, METRICS, VECTOR
 from . import style
-from .drawing import Plan, drawable_text
+from .drawing import Plan
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,14 +36,13 @@ def dose_response_plan(table: pd.DataFrame, title: str) -> Plan:
         for panel, metric in zip(axes.flat, metrics, strict=True):
             _panel(panel, data[data["metric"] == metric], metric)
         style.legend_below(canvas, axes.flat[0], 2)
-        canvas.suptitle(drawable_text(title), fontsize=9)
         return canvas
 
     caption = (
         "Mean of each measure by scale; bands: paired intervals of the change, about the unsteered mean (dotted). Thin grey "
         "lines: each random direction."
     )
-    return Plan("steer", "Dose response", caption, rows[rows["metric"].isin(metrics)], draw)
+    return Plan("steer", f"Dose response: {title}", caption, rows[rows["metric"].isin(metrics)], draw)
 
 
 def _panel(axes: Axes, rows: pd.DataFrame, metric: str) -> None:

@@ -17,6 +17,7 @@ from ...analysis.cells import RunAnalysis
 from ...analysis.formats import answer_format, entropy_by_format
 from ...declared import BASELINE
 from ..tables import change_reason
+from ..tables.shown import FEW
 from . import cells, grids, lines
 from .drawing import Plan
 
@@ -53,7 +54,8 @@ def figure_plans(report: StudyResults) -> list[Plan]:
     """The figures of a report, in the order shown."""
     table = report.table
     changed = table[table["regime"] != BASELINE]
-    change = changed[["model", "benchmark", "regime", "entropy_change", "entropy_change_lower", "entropy_change_upper"]]
+    shown = ["entropy_change", "entropy_change_lower", "entropy_change_upper", "entropy_change_n"]
+    change = changed[["model", "benchmark", "regime", *shown]]
     why = {(c.model, c.benchmark, c.regime): change_reason(c) for a in report.analyses for c in a.cells}
     keys = [tuple(row) for row in change[["model", "benchmark", "regime"]].to_numpy()]
     change = change.assign(reason=[why.get(key, "") for key in keys])
@@ -65,12 +67,12 @@ def figure_plans(report: StudyResults) -> list[Plan]:
             "Accuracy by regime",
             "Bars: share of correct answers; lines: 95% Wilson interval.",
             table[["model", "benchmark", "regime", "n", "accuracy", "accuracy_lower", "accuracy_upper"]],
-            cells.bars("accuracy", "accuracy (%)", 100.0, 0.0, 100.0),
+            cells.bars("accuracy", "accuracy", 1.0, 0.0, 1.0),
         ),
         Plan(
             "entropy",
             "Entropy at the boundary by regime",
-            "One mark per state; line: mean.",
+            "One mark per state; thick line: mean; thin lines: one item under its regimes.",
             by_state[["model", "benchmark", "regime", "item_id", "entropy_bits"]],
             cells.entropy,
         ),
@@ -109,7 +111,10 @@ def figure_plans(report: StudyResults) -> list[Plan]:
             "Participation ratio of the states; marked line: plug-in; thin line: unbiased; dotted: the ceiling n − 1.",
             report.dimension,
             lines.by_layer(
-                "participation_ratio", "participation ratio (thin: unbiased)", "ceiling", "participation_ratio_unbiased"
+                "participation_ratio",
+                "participation ratio, log scale (thin: unbiased)",
+                "ceiling",
+                "participation_ratio_unbiased",
             ),
         ),
         Plan(
@@ -123,7 +128,7 @@ def figure_plans(report: StudyResults) -> list[Plan]:
         Plan(
             "heatmaps",
             "The cells at a glance",
-            "Changes are against the baseline of the same benchmark.",
+            "Changes are against the baseline of the same benchmark; hatched: fewer than 5 of one outcome in the test part.",
             _heat_data(report),
             grids.heatmaps,
         ),
@@ -136,12 +141,28 @@ def figure_plans(report: StudyResults) -> list[Plan]:
         ),
     ]
     if len(report.options):
-        plans.append(Plan("said", "Known before, said after", "95% Wilson intervals.", report.options, cells.said))
+        plans.append(
+            Plan(
+                "said",
+                "Known before, said after",
+                "Share right, with 95% Wilson intervals; dotted: the same states.",
+                report.options,
+                cells.said,
+            )
+        )
     for over in ("regimes", "benchmarks"):
         part = report.transfer[report.transfer["over"] == over] if len(report.transfer) else report.transfer
         if len(part):
             title = f"Transfer between {over}"
-            plans.append(Plan(f"transfer_{over}", title, "Test AUROC of each probe.", part, grids.transfer))
+            plans.append(
+                Plan(
+                    f"transfer_{over}",
+                    title,
+                    "Test AUROC of each probe; hatched: fewer than 5 test states of one outcome.",
+                    _transferred(part, _scarce(report.analyses)),
+                    grids.transfer,
+                )
+            )
     return plans
 
 
@@ -155,13 +176,40 @@ def _forest_data(report: StudyResults) -> pd.DataFrame:
 
 
 def _heat_data(report: StudyResults) -> pd.DataFrame:
-    columns = ["model", "benchmark", "regime", "accuracy", "entropy_change", "auroc"]
+    columns = [
+        "model",
+        "benchmark",
+        "regime",
+        "n",
+        "accuracy",
+        "entropy_change",
+        "entropy_change_n",
+        "auroc",
+        "auroc_n_test",
+    ]
     data = report.table[columns].copy()
+    scarce = _scarce(report.analyses)
+    data["auroc_few"] = [key in scarce for key in zip(data["model"], data["benchmark"], data["regime"], strict=True)]
     base = data[data["regime"] == BASELINE].set_index(["model", "benchmark"])["accuracy"]
     keys = list(zip(data["model"], data["benchmark"], strict=True))
     change = [row - base.get(key, math.nan) for row, key in zip(data["accuracy"], keys, strict=True)]
     data["accuracy_change"] = np.where(data["regime"] == BASELINE, np.nan, change)
     return data
+
+
+def _scarce(analyses: Sequence[RunAnalysis]) -> set[tuple[str, str, str]]:
+    """Cells whose test part holds few of one outcome."""
+    probed = ((c, c.probe) for a in analyses for c in a.cells if c.probe is not None)
+    return {
+        (c.model, c.benchmark, c.regime) for c, p in probed if min(p.test_positives, p.n_test - p.test_positives) < FEW
+    }
+
+
+def _transferred(part: pd.DataFrame, scarce: set[tuple[str, str, str]]) -> pd.DataFrame:
+    """Pairs of a transfer, each with whether its test part holds few of one outcome."""
+    within, tested = part["within"], part["test"]
+    cells_of = (within, tested) if (part["over"] == "regimes").all() else (tested, within)
+    return part.assign(few=[key in scarce for key in zip(part["model"], *cells_of, strict=True)])
 
 
 def _states(analyses: Sequence[RunAnalysis]) -> pd.DataFrame:

@@ -109,19 +109,29 @@ def nothing(text: str) -> Canvas:
     return canvas
 
 
-def inscribed(canvas: Canvas, title: str, note: str) -> Any:
-    """Write the title above and the note below what a laid-out figure holds; returns the box (inches) of it all."""
-    box = canvas.get_tightbbox()
+def inscribed(canvas: Canvas, box: Any, title: str, note: str) -> Any:
+    """Write the title above and the note below `box` (inches), which a laid-out figure fills; returns the box of it all."""
+    from matplotlib.transforms import Bbox
+
     width, height = canvas.get_size_inches()
-    left = box.x0 / width
+    whole = [box.frozen()]
+    renderer = canvas.canvas.get_renderer()  # type: ignore[attr-defined]
+    for legend in canvas.legends:  # where it is, whatever part of the figure is saved
+        place = legend.get_window_extent(renderer).transformed(canvas.transFigure.inverted())
+        legend.set_loc("center")
+        legend.set_bbox_to_anchor(((place.x0 + place.x1) / 2, (place.y0 + place.y1) / 2), transform=canvas.transFigure)
     for text, size, up in ((title, 10.5, True), (note, 7.5, False)):
         if not text:
             continue
         broken = "\n".join(textwrap.wrap(text, max(24, int(box.width * 72 / (size * 0.56)))))
         at = (box.y1 + 0.1) / height if up else (box.y0 - 0.1) / height
         look: dict[str, Any] = {"weight": "bold"} if up else {"color": "#444444"}
-        canvas.text(left, at, broken, fontsize=size, ha="left", va="bottom" if up else "top", **look)
-    return canvas.get_tightbbox()
+        written = canvas.text(
+            box.x0 / width, at, broken, fontsize=size, ha="left", va="bottom" if up else "top", **look
+        )
+        extent = written.get_window_extent(renderer)
+        whole.append(extent.transformed(canvas.dpi_scale_trans.inverted()))
+    return Bbox.union(whole)
 
 
 def legend_below(canvas: Canvas, axes: Axes, count: int) -> None:

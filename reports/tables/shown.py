@@ -63,7 +63,7 @@ def shown_frame(
         scarce = _kinds(row) < FEW
         for _, name, digits in columns:
             value = row[name]
-            if scarce and isinstance(value, float) and math.isfinite(value):
+            if scarce and name not in _COUNTS and not isinstance(value, str) and math.isfinite(float(value)):
                 few.add((len(rows), len(cells)))
             if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
                 cells.append(str(value))
@@ -77,6 +77,9 @@ def shown_frame(
                 cells.append(texts.number(float(value), digits))
         rows.append(tuple(cells))
     return Shown(title, tuple(h for h, _, _ in columns), tuple(rows), notes.lines(), caption, frozenset(few))
+
+
+_COUNTS = frozenset({"n", "n_test", "test_positives", "over", "reached"})
 
 
 def _kinds(row: pd.Series) -> float:

@@ -78,7 +78,13 @@ def run_steer(config: SteerConfig, *, progress: bool = True, extractor: Extracto
     share_prefix = extractor.share_prefix
     extractor.share_prefix = "never"  # as under a steering, so that pairs differ by it alone
     try:
-        with tqdm(total=total, unit="state", disable=not progress, file=sys.stderr, dynamic_ncols=True) as bar:
+        with tqdm(
+            total=total,
+            unit="state",
+            disable=not (progress and sys.stderr.isatty()),
+            file=sys.stderr,
+            dynamic_ncols=True,
+        ) as bar:
             for (direction, scale), steering in {(BASELINE, 0.0): None, **steerings}.items():
                 bar.set_description(f"{direction} {scale:+g}" if steering else direction)
                 frame = measure(prompts, steering, probe, layer, bar)
