@@ -41,7 +41,7 @@ def steering_findings(table: pd.DataFrame, names: dict[str, str]) -> tuple[str, 
     pooled = table[(table["direction"] == "vector") & table["beyond_random"].notna()] if len(table) else table
     said, unsaid = [], []
     for (benchmark, regime, metric), rows in pooled.groupby(["benchmark", "regime", "metric"], sort=False):
-        row = rows.loc[rows["scale"].abs().idxmax()]
+        row = rows.iloc[int(rows["scale"].abs().to_numpy().argmax())]
         value = Interval(row["beyond_random"], row["beyond_lower"], row["beyond_upper"])
         where = f"{names.get(str(metric), str(metric))} ({benchmark}, {regime}; n = {int(row['n'])} items)"
         if _beyond(value, 0.0):
@@ -115,7 +115,7 @@ def _transfer(cells: Sequence[CellResult], table: pd.DataFrame) -> str:
     clear = other[other["lower"] > CHANCE]
     if not len(clear):
         return f"No probe reads another regime with an interval above 0.5 ({len(other)} pairs)."
-    row = clear.loc[clear["lower"].idxmax()]
+    row = clear.iloc[int(clear["lower"].to_numpy().argmax())]
     value = Interval(float(row["auroc"]), float(row["lower"]), float(row["upper"]))
     return (
         f"{len(clear)} of {len(other)} transfers to another regime have an interval above 0.5; best, trained on "

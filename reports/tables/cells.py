@@ -190,7 +190,7 @@ def shown_cells(analyses: Sequence[RunAnalysis], columns: Sequence[_Column], tit
     notes = Notes()
     several = len(analyses) > 1
     header = (("model",) if several else ()) + tuple(name for name, _ in columns)
-    rows = []
+    rows: list[tuple[str, ...]] = []
     few = set()
     for cell in (c for a in analyses for c in a.cells):
         texts = tuple(make(cell, notes) for _, make in columns)

@@ -56,7 +56,7 @@ def shown_frame(
 ) -> Shown:
     """A table of numbers as texts; columns are (header, column of the frame, decimals), with bounds where known."""
     notes = texts.Notes()
-    rows = []
+    rows: list[tuple[str, ...]] = []
     few = set()
     for _, row in frame.iterrows():
         cells: list[str] = []

@@ -249,7 +249,8 @@ class Labels:
         for i in range(len(found) - 2, -1, -1):
             if _BETWEEN_MENTIONS.fullmatch(text[found[i][2] : found[i + 1][1]]):
                 refused[i] |= refused[i + 1]
-                things[i] |= things[i + 1] and not (found[i][0] is not None and found[i][0].bracketed)
+                mention = found[i][0]
+                things[i] |= things[i + 1] and not (mention is not None and mention.bracketed)
         return [
             replace(
                 m,

@@ -22,7 +22,12 @@ def rules_of(reader: str, choices: Mapping[str, str] | None) -> Mapping[str, Cal
     """The rules of a reader by name, in their order."""
     if reader == "option":
         return option_rules(choices or {})
-    return {"final_number": NUMBER_RULES, "final_expression": EXPRESSION_RULES, "final_phrase": PHRASE_RULES}[reader]
+    rules: Mapping[str, Mapping[str, Callable[[str], Any]]] = {
+        "final_number": NUMBER_RULES,
+        "final_expression": EXPRESSION_RULES,
+        "final_phrase": PHRASE_RULES,
+    }
+    return rules[reader]
 
 
 def read(reader: str, text: str, choices: Mapping[str, str] | None) -> Answer:

@@ -107,7 +107,7 @@ class Trajectories:
         }
 
     def defaults(self) -> dict[str, Any]:
-        return configs.defaults() | rule_versions.FIRST
+        return configs.defaults() | dict(rule_versions.FIRST)
 
     def prepare(self, extractor: Extractor, started: store.Run | None) -> runner.Job:
         config, version = self.config, rule_versions.of_run("segmentation", started)
