@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import pickle
+import re
 import shutil
 import tempfile
 import warnings
@@ -120,6 +121,11 @@ def _absurd(case: Folder) -> None:
     case.settings(vocab_size=(1 << 31) - 8, quantization_config={"quant_method": "unheard_of"})
 
 
+def _packed(case: Folder) -> None:
+    name = next(name for name, t in sorted(case.tensors.items()) if t.ndim == 2 and name.endswith("weight"))
+    case.write({**case.tensors, name: case.tensors[name].to(torch.int8), f"{name}_scale": torch.ones(1)})
+
+
 RUNS = {
     "nothing": lambda case: None,
     "a prefix of torch.compile (`_orig_mod.`)": _prefixed("_orig_mod."),
@@ -140,6 +146,7 @@ REFUSED: dict[str, Callable[[Folder], None]] = {
     "a part of several missing": _a_part_missing,
     "a config that is no JSON": lambda case: case.config.write_text("{") and None,
     "an absurd size, quantised by nobody knows what": _absurd,
+    "a weight packed to 8 bits, with a scale that nothing applies": _packed,
     "a tokenizer that is no JSON": lambda case: (case.folder / "tokenizer.json").write_text("{") and None,
     "a program of its own (`auto_map`)": _remote,
 }
@@ -161,6 +168,16 @@ def outcome(case: Folder) -> tuple[str, str]:
     state = case.model.state_dict()
     same = all(torch.equal(tensor, state[name]) for name, tensor in loaded.model.state_dict().items())
     return ("ran", loaded.checkpoint_prefix) if same else ("wrong", "it ran with other weights than were saved")
+
+
+def _sentence(found: tuple[str, str]) -> str:
+    """What was said, without the temporary folder, to its first stop that fits a table."""
+    kind, text = found
+    if kind == "ran":
+        return f"(recorded: `{text}`)" if text else ""
+    said = re.sub(r"'?[^ ']*/(?=[^/ ]*)[^ /']*-[a-z0-9_]{8}(/[^ ';:,]+)?'?", lambda m: (m[1] or "M").lstrip("/"), text)
+    said = said.replace("and the model would run on random numbers or without some of its weights", "...")
+    return (said if len(said) <= 240 else f"{said[:237]}...").replace("|", "\\|")
 
 
 def main() -> int:
@@ -188,11 +205,13 @@ def main() -> int:
         print(json.dumps({"families": families, "found": found}))
     else:
         print(f"Of {len(families)} families:\n")
-        print("| what was done to the checkpoint | loads as saved | refused | otherwise |")
-        print("|---|---|---|---|")
+        print(
+            "| what was done to the checkpoint | loads as saved | refused | otherwise | the sentence (of the first family) |"
+        )
+        print("|---|---|---|---|---|")
         for what, by in found.items():
             ran, refused = (sum(o[0] == kind for o in by.values()) for kind in ("ran", "refused"))
-            print(f"| {what} | {ran} | {refused} | {len(by) - ran - refused} |")
+            print(f"| {what} | {ran} | {refused} | {len(by) - ran - refused} | {_sentence(by[families[0]])} |")
         for what, by in wrong.items():
             for family, (kind, text) in by.items():
                 print(f"\n{what}, {family}: {kind}: {text[:300]}")

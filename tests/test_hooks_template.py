@@ -79,6 +79,10 @@ def test_a_template_that_refuses_has_no_fault_of_this_kind(text):
 
 
 ONE_STEP = {
+    "a width by JSON": "{{ messages | tojson(indent=10 ** 10) }}",
+    "a list by batches": "{{ [1] | batch(10000000000000, 0) | list }}",
+    "a power by rounding": "{{ (messages | length) | round(9000000000, 'ceil') }}",
+    "a format by name": "{% set form = '%100000000000d' %}{{ form % 1 }}",
     "a power": "{% set x = (messages | length + 8) ** (9 ** 9) %}",
     "a text times a number": "{{ 'a' * 10 ** 12 }}",
     "a list times a number": "{{ ([1] * 10 ** 11) | length }}",

@@ -8,19 +8,33 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-_WIDE = {"center", "ljust", "rjust", "zfill", "expandtabs", "format", "format_map", "indent", "wordwrap"}
-"""Filters and methods that make a text as long as they are told."""
+_WIDE = {
+    "center",
+    "ljust",
+    "rjust",
+    "zfill",
+    "expandtabs",
+    "format",
+    "format_map",
+    "indent",
+    "wordwrap",
+    "batch",
+    "round",
+}
+"""Filters and methods that make a text, a list or a number as long as they are told."""
 _GROWING = {"replace", "join"}
 """Those that make a text longer each time when it is put to itself."""
 
 
 @lru_cache(maxsize=64)
 def has_unbounded_steps(template: str) -> bool:
-    """Whether a template has a power, a product, a width, or a loop that puts a text to itself.
+    """Whether a template has a power, a product, a width, a format, or a loop that puts a text to itself.
 
     Examples
     --------
     >>> has_unbounded_steps("{{ messages[0].content ~ eos_token }}"), has_unbounded_steps("{{ 'a' * 10 ** 12 }}")
+    (False, True)
+    >>> has_unbounded_steps("{{ loop.index0 % 2 }}"), has_unbounded_steps("{% set a = '%099d' %}{{ a % 1 }}")
     (False, True)
     """
     from jinja2 import Environment, TemplateSyntaxError, nodes
@@ -34,6 +48,8 @@ def has_unbounded_steps(template: str) -> bool:
         return False  # it renders nothing
     if next(parsed.find_all((nodes.Pow, nodes.Mul)), None) is not None or any(map(_is_wide, _steps(parsed))):
         return True
+    if next(parsed.find_all(nodes.Mod), None) is not None and any("%" in text for text in _texts(parsed)):
+        return True  # of numbers it is a rest, of a text its format
     return any(
         _grows(kept.node) for loop in parsed.find_all((nodes.For, nodes.Macro)) for kept in loop.find_all(nodes.Assign)
     )
@@ -42,14 +58,23 @@ def has_unbounded_steps(template: str) -> bool:
 def _steps(part: Any) -> list[Any]:
     from jinja2 import nodes
 
-    return [*part.find_all((nodes.Filter, nodes.Getattr, nodes.Getitem, nodes.Mod)), part]
+    return [*part.find_all((nodes.Filter, nodes.Getattr, nodes.Getitem)), part]
+
+
+def _texts(parsed: Any) -> list[str]:
+    from jinja2 import nodes
+
+    texts = [part.value for part in parsed.find_all(nodes.Const)] + [
+        part.data for part in parsed.find_all(nodes.TemplateData)
+    ]
+    return [text for text in texts if isinstance(text, str)]
 
 
 def _is_wide(step: Any) -> bool:
     from jinja2 import nodes
 
-    if isinstance(step, nodes.Mod):  # of numbers it is a rest, of a text its format
-        return isinstance(step.left, nodes.Const) and isinstance(step.left.value, str)
+    if isinstance(step, nodes.Filter) and step.name == "tojson":  # its indent and separators
+        return bool(step.args or step.kwargs or step.dyn_args or step.dyn_kwargs)
     return _name(step) in _WIDE
 
 

@@ -35,6 +35,12 @@ def _refused(message: str) -> None:
     raise ValueError(message)
 
 
+def _to_json(
+    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
 def main() -> None:
     """Try the template."""
     template, seconds, conversation = json.load(sys.stdin)
@@ -46,7 +52,7 @@ def main() -> None:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
     )
-    environment.filters["tojson"] = lambda value, **_options: json.dumps(value, ensure_ascii=False)
+    environment.filters["tojson"] = _to_json
     environment.globals |= {"raise_exception": _refused, "strftime_now": lambda form: datetime.now().strftime(form)}
     turns = [{"role": role, "content": "a"} for role in ("system", "user", "assistant", "user")]
     for messages in [conversation] if conversation else (turns[1:2], turns[:2], turns[1:]):
