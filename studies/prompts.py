@@ -88,7 +88,7 @@ class Regime:
     def headings(self) -> tuple[str, ...]:
         """What its templates write on a new line before a question and its options, such as `Problem:`: a model that writes one
         has begun the next item."""
-        found = {}
+        found: dict[str, None] = {}
         for template in filter(None, (self.free, self.choice)):
             for mark in _PLACEHOLDER.finditer(template):
                 heading = template[: mark.start()].rpartition("\n")[2].strip()

@@ -65,7 +65,7 @@ def as_texts(messages: Sequence[Message], where: str) -> list[dict[str, Any]]:
 
 def arranged(messages: Sequence[Message], form: Form) -> list[Message]:
     """Messages (with their texts as strings) in a form."""
-    made: list[dict[str, Any]] = []
+    made: list[Message] = []
     waiting: list[str] = []
     for message in messages:
         if form.system_moved and message["role"] == "system":
