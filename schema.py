@@ -56,6 +56,9 @@ ATTENTION_SUMMARIES = ("entropy_bits", "first_token", "instruction", "question",
 ATTENTION_OPTIONS = "attention_options"
 TOP_IDS, TOP_LOGITS, OPTION_LOGPROBS = "top_ids", "top_logits", "option_logprobs"
 TOP_TOKENS = "top_tokens"
+THINKING, THINKING_TOKENS, THINKING_ENDED = "thinking", "thinking_tokens", "thinking_ended"
+LEAST_OPTION_MASS = 0.01
+"""Probability that the options of an item must hold together for measures over them to mean something."""
 MOMENTS = "moments"
 HYPOTHESES, HYPOTHESES_SHA256 = "hypotheses", "hypotheses_sha256"
 STUDY_KIND, TRAJECTORIES_KIND = "study", "trajectories"
@@ -173,12 +176,17 @@ _QUESTION = (
     Entry("format", "string", "`free` or `choice`"),
 )
 _WRITTEN, _OPTIONS = "an output was generated", "multiple choice"
+_THOUGHT = "the model thought first"
+_ANSWERING = "--boundaries thinking,answer, the thinking ended"
 
 STUDY = RunSchema(
     STUDY_KIND,
     columns=(
         *_QUESTION,
-        Entry("text", "string", "the generated output", when=_WRITTEN),
+        Entry("text", "string", "the generated output, without its thinking; empty where thinking never ended", when=_WRITTEN),
+        Entry(THINKING, "string", "what the model thought before it answered, without tags that are control tokens", when=_THOUGHT),
+        Entry(THINKING_TOKENS, "int64", "tokens of the thinking, its tags included", when=_THOUGHT),
+        Entry(THINKING_ENDED, "bool", "whether the thinking ended; where not, there is no answer", when=_THOUGHT),
         Entry("answer", "string", "the answer read from the output", when="one could be read"),
         Entry("correct", "bool", "whether the answer is the gold one; no answer counts as wrong", when=_WRITTEN),
         Entry("compliant", "bool", "whether the output gives its answer in the form that was asked for", when=_WRITTEN),
@@ -195,7 +203,11 @@ STUDY = RunSchema(
         Entry("option_entropy_bits", "float64", "entropy of the distribution renormalised over the options (bits)", when=_OPTIONS),
         Entry("option_margin", "float64", "log-probability of the best option minus that of the second best (nats)", when=_OPTIONS),
         Entry("option_mass", "float64", "probability that the next token is one of the options", when=_OPTIONS),
-        Entry("option_choice", "string", "the most probable option", when=_OPTIONS),
+        Entry("option_choice", "string", "the most probable option; missing where the options hold less than 1% of the probability", when=_OPTIONS),
+        *(
+            Entry(f"answer_{name}", kind, f"as {name}, where the thinking has ended and the answer not begun", when=_ANSWERING)
+            for name, kind in (("entropy_bits", "float64"), ("option_entropy_bits", "float64"), ("option_margin", "float64"), ("option_mass", "float64"), ("option_choice", "string"))
+        ),
         Entry(TOP_TOKENS, "string", "texts of the most probable tokens (`top_ids`), a JSON list", when="top_k above 0"),
         Entry("template", "string", "`chat` or `raw`: how the prompt was put into tokens"),
         Entry("template_hash", "string", "hash of the tokenizer's chat template"),
@@ -209,7 +221,7 @@ STUDY = RunSchema(
         Entry("mlp_out", STORED, "what the MLP adds to the residual stream", ("layer", "d_model"), "in --sites"),
         Entry(Z, STORED, "output of each head before the output projection", ("layer", "head", "d_head"), "in --sites"),
         Entry(FINAL_NORM, STORED, "residual stream after the final norm", ("d_model",), "in --sites"),
-        Entry(f"{RESID_POST_AFTER}*", STORED, "resid_post after that many output tokens, or at the anchor; NaN where an output does not reach it", ("layer", "d_model"), "--after"),
+        Entry(f"{RESID_POST_AFTER}*", STORED, "resid_post after that many output tokens, at the anchor, or (`thinking`) where the thinking has ended; NaN where an output does not reach it", ("layer", "d_model"), "--after, --boundaries"),
         Entry(TOP_IDS, "int64", "ids of the most probable tokens, most probable first", ("rank",), "top_k above 0"),
         Entry(TOP_LOGITS, "float32", "their logits", ("rank",), "top_k above 0"),
         Entry(OPTION_LOGPROBS, "float64", "full-vocabulary log-probability (nats) of each option; NaN past an item's own options", ("option",), _OPTIONS),

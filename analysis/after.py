@@ -73,7 +73,7 @@ def compare(
     first, second : Layers
         Rows of the cell at the boundary and at the place, in the order of `states`.
     states : DataFrame
-        The cell's table: `item_id`, the target, and for multiple choice `answer` and `option_choice`.
+        The cell's table: `item_id`, the target, and for multiple choice `answer` and `option_mass`.
     target : str
     split : Split
         The benchmark's.
@@ -86,7 +86,7 @@ def compare(
         first, second, states[target], items, layers, seed, resamples, 0, probe=probe, split=split, level=level
     )
     said = None
-    if "option_choice" in states and states["option_choice"].notna().any() and "answer" in states:
+    if "option_mass" in states and states["option_mass"].notna().any() and "answer" in states:
         said = [answer if good else None for answer, good in zip(states["answer"], reached, strict=True)]
     before, after = (
         None if said is None else _read(source, said, items, layers, probe, split, seed, resamples, level)

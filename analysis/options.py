@@ -1,7 +1,8 @@
 """Multiple choice: what the distribution over the options says before the first token, against what was then emitted.
 
 Guarantees that option-normalised numbers are given together with the raw probability mass on the options: an entropy
-over options that share 2% of the distribution says little, and here the reader sees that.
+over options that share 2% of the distribution says little, and here the reader sees that. States whose options hold less than 1%
+are left out of all but the mass, and a cell that has only such states has no such numbers, with the reason.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from ..schema import LEAST_OPTION_MASS
 from . import information, statistics
 from .information import Information
 from .statistics import Interval, Test
@@ -23,6 +25,10 @@ class OptionSummary:
 
     Attributes
     ----------
+    n : int
+        States whose options hold at least 1% of the probability; all but the mass is over these.
+    too_little_mass : int
+        The others.
     entropy_bits, mass, margin : Interval
         Means over states: entropy of the distribution renormalised over the options (bits), probability on all options
         before renormalising, and difference between the two best options' log-probabilities (nats).
@@ -56,6 +62,7 @@ class OptionSummary:
     unanswered: int
     test: Test
     information: Information
+    too_little_mass: int = 0
 
 
 def summary(states: pd.DataFrame, resamples: int = 1000, level: float = 0.95, seed: int = 0) -> OptionSummary | None:
@@ -63,11 +70,19 @@ def summary(states: pd.DataFrame, resamples: int = 1000, level: float = 0.95, se
 
     Reads the columns option_entropy_bits, option_mass, option_margin, option_choice, answer, gold and choices.
     """
-    if "option_choice" not in states or states["option_choice"].isna().all():
+    if "option_choice" not in states or "option_mass" not in states:
         return None
-    rows = states[states["option_choice"].notna()]
+    rows = states[states["option_choice"].notna() | (states["option_mass"] < LEAST_OPTION_MASS)]
+    if not len(rows):
+        return None
+    masses = rows["option_mass"]
+    rows = rows[(masses >= LEAST_OPTION_MASS) & rows["option_choice"].notna()]
+    too_little = len(masses) - len(rows)
+    reason = f"not meaningful: the options hold {masses.mean():.2g} of the probability on average, less than {LEAST_OPTION_MASS:g} in all {too_little} states"
 
     def mean(values: pd.Series) -> Interval:
+        if not len(values):
+            return statistics.undefined_interval(reason, level=level)
         return statistics.bootstrap_mean(values, resamples, level, seed)
 
     choice = rows["option_choice"].astype(str)
@@ -78,15 +93,15 @@ def summary(states: pd.DataFrame, resamples: int = 1000, level: float = 0.95, se
     generated = rows["text"].notna() if "text" in rows else answered
     same = int((choice[answered] == answer[answered]).sum())
     missing_text = not generated.any()
-    no_output = statistics.undefined_interval("no output was generated", level=level)
+    no_output = statistics.undefined_interval("no output was generated" if len(rows) else reason, level=level)
     return OptionSummary(
         n=len(rows),
         entropy_bits=mean(rows["option_entropy_bits"]),
         relative_entropy=mean(rows["option_entropy_bits"] / np.log2(option_count(rows))),
-        mass=mean(rows["option_mass"]),
+        mass=mean(masses),
         margin=mean(rows["option_margin"]),
         agreement=no_output if missing_text else statistics.wilson(same, int(answered.sum()), level),
-        choice_accuracy=statistics.wilson(int(knew.sum()), len(rows), level),
+        choice_accuracy=statistics.wilson(int(knew.sum()), len(rows), level) if len(rows) else no_output,
         answer_accuracy=no_output if missing_text else statistics.wilson(int(said.sum()), len(rows), level),
         knew_not_said=0 if missing_text else int((knew & ~said).sum()),
         said_not_knew=0 if missing_text else int((said & ~knew).sum()),
@@ -95,6 +110,7 @@ def summary(states: pd.DataFrame, resamples: int = 1000, level: float = 0.95, se
         information=information.mutual_information(
             choice, rows["answer"], resamples=min(resamples, 1000), permutations=200, level=level, seed=seed
         ),
+        too_little_mass=too_little,
     )
 
 

@@ -33,7 +33,7 @@ class Option:
     text : str
         What it is, for the help; the default is added to it.
     value : Value
-    metavar : str, optional
+    metavar : str or tuple of str, optional
     setting : str, optional
         The setting that it gives, when that has another name than the flag.
     default : str, optional
@@ -46,7 +46,7 @@ class Option:
     flag: str
     text: str | None = None
     value: Value = TEXT
-    metavar: str | None = None
+    metavar: str | tuple[str, ...] | None = None
     setting: str | None = None
     default: str | None = None
     absent: Any = argparse.SUPPRESS

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from . import options
 from .command import Command, Option, add_options, settings
 from .output import print_run, quiet_libraries
-from .values import CAPS, NAMES, ON, PLACES, STOPS, WHOLE, choice
+from .values import CAPS, NAMES, ON, PAIR, PLACES, STOPS, WHOLE, choice
 
 if TYPE_CHECKING:
     from ..studies import StudyConfig
@@ -67,6 +67,12 @@ STUDY = {
             "PLACES",
         ),
         Option(
+            "--boundaries",
+            "thinking (before the first token), or thinking,answer: also where the model has thought and not yet answered",
+            NAMES,
+            "NAMES",
+        ),
+        Option(
             "--store-dtype",
             "how site rows are stored",
             choice("auto", "float32", "float16", "bfloat16"),
@@ -89,6 +95,13 @@ STUDY = {
             STOPS,
             "[REGIME=]TEXT",
             default="the headings of the regime with --template raw, else none",
+        ),
+        Option(
+            "--thinking-tags",
+            "opening and end of the model's thinking",
+            PAIR,
+            ("START", "END"),
+            default="those its tokenizer or template knows",
         ),
         options.HYPOTHESES,
     ),

@@ -264,6 +264,7 @@ WHOLE = Value("a whole number", _whole, {"type": whole})
 WHOLE_OR_NONE = Value("a whole number, or none", _whole_or_none, {"action": _Read, "reader": whole_or_none})
 NUMBER = Value("a number", _number, {"type": float})
 NUMBERS = Value("a number, or a list of numbers", _numbers, {"action": _Read, "reader": numbers})
+PAIR = Value("a list of two texts", lambda entry: _each(entry, _text), {"nargs": 2})
 NAMES = Value("a name, or a list of names", _names, {"type": names})
 SOME_NAMES = Value(
     "a name, or a list of names", lambda entry: _names(entry) or None, {"type": lambda t: names(t) or None}

@@ -48,6 +48,7 @@ FRAMES = (
     "curves",
     "transfer",
     "after",
+    "boundaries",
     "calibration",
     "hypotheses",
 )
@@ -80,7 +81,7 @@ class Report:
     ----------
     table : DataFrame
         One row per model x benchmark x regime (see `tables.main_table`).
-    robustness, options, predictors, dimension, subsampling, curves, transfer, after, calibration, hypotheses : DataFrame
+    robustness, options, predictors, dimension, subsampling, curves, transfer, after, boundaries, calibration, hypotheses : DataFrame
     figures : tuple of Figure
         Empty when nothing was written.
     analyses : tuple of RunAnalysis
@@ -96,6 +97,7 @@ class Report:
     curves: pd.DataFrame
     transfer: pd.DataFrame
     after: pd.DataFrame
+    boundaries: pd.DataFrame
     calibration: pd.DataFrame
     hypotheses: pd.DataFrame
     analyses: tuple[RunAnalysis, ...] = field(repr=False)
@@ -244,6 +246,7 @@ def build(
     options = tables.options_table(analyses)
     transfer = tables.transfer_table(analyses)
     after = tables.after_table(analyses)
+    boundaries = tables.boundaries_table(analyses)
     return Report(
         table=tables.main_table(analyses),
         robustness=robustness,
@@ -254,10 +257,11 @@ def build(
         curves=tables.curve_table(analyses),
         transfer=transfer,
         after=after,
+        boundaries=boundaries,
         calibration=tables.calibration_table(analyses),
         hypotheses=tests,
         analyses=tuple(analyses),
-        shown=study_tables(analyses, robustness, predictors, options, transfer, after, tests),
+        shown=study_tables(analyses, robustness, predictors, options, transfer, after, boundaries, tests),
         notes=tuple(note for a in analyses for note in a.notes) + tuple(remarks),
         command=command,
         runs=tuple(runs),

@@ -7,6 +7,7 @@ and that files hold plain numbers under stable column names.
 from __future__ import annotations
 
 from ...analysis.formats import answer_format as kind
+from .boundaries import boundaries_table
 from .cells import BEFORE, OUTCOMES, change_reason, main_table, option_reason, reasons, shown_cells
 from .probes import after_table, calibration_table, curve_table, robustness_table, transfer_table
 from .shown import Shown, as_markdown, as_text, shown_frame, shown_values
@@ -24,6 +25,7 @@ __all__ = [
     "as_text",
     "between",
     "calibration_table",
+    "boundaries_table",
     "care",
     "change_reason",
     "curve_table",

@@ -76,6 +76,8 @@ def reasons(cell: CellResult) -> dict[str, str]:
         out["entropy_change"] = change
     if cell.options is None:
         out["option_entropy_bits"] = option_reason(cell)
+    elif not cell.options.entropy_bits.defined:
+        out["option_entropy_bits"] = cell.options.entropy_bits.reason
     if cell.dimension is not None and cell.dimension.reason:
         out["dimension"] = cell.dimension.reason
     if cell.probe is not None and not cell.probe.defined:
@@ -94,6 +96,8 @@ def change_reason(cell: CellResult) -> str:
 
 def option_reason(cell: CellResult) -> str:
     """Why a cell has no option diagnostics."""
+    if cell.options is not None:
+        return ""
     return "free response has no options" if answer_format(cell) == "free" else "no option probabilities were captured"
 
 

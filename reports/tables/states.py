@@ -22,6 +22,7 @@ def options_table(analyses: Sequence[RunAnalysis]) -> pd.DataFrame:
         o = cell.options
         assert o is not None
         row: dict[str, Any] = {"model": cell.model, "benchmark": cell.benchmark, "regime": cell.regime, "n": o.n}
+        row["too_little_mass"] = o.too_little_mass
         for name in ("entropy_bits", "relative_entropy", "mass", "margin"):
             row |= interval_columns(f"option_{name}", getattr(o, name))
         row |= interval_columns("agreement", o.agreement)
@@ -32,7 +33,7 @@ def options_table(analyses: Sequence[RunAnalysis]) -> pd.DataFrame:
         row |= {"mcnemar_p": o.test.p_value}
         row |= interval_columns("information_bits", o.information.interval) | {"information_p": o.information.p_value}
         row |= {"gold": _counts(cell.states, "gold"), "said": _counts(cell.states, "answer")}
-        row["reason"] = o.agreement.reason or o.test.reason or o.information.reason
+        row["reason"] = o.entropy_bits.reason or o.agreement.reason or o.test.reason or o.information.reason
         rows.append(row)
     return pd.DataFrame(rows)
 

@@ -11,6 +11,7 @@ import pandas as pd
 
 from ...analysis import hypotheses
 from ...analysis.cells import RunAnalysis
+from . import boundaries as both
 from .cells import BEFORE, OUTCOMES, shown_cells
 from .shown import Shown, shown_frame
 
@@ -52,6 +53,7 @@ _PREDICTOR_CAPTION = "Single columns against correctness, over all states; the s
 _OPTIONS = (
     *_CELL,
     ("n", "n", 0),
+    ("mass < 1%", "too_little_mass", 0),
     ("option H", "option_entropy_bits", 2),
     ("of log2 K", "option_relative_entropy", 2),
     ("mass", "option_mass", 3),
@@ -72,7 +74,8 @@ _OPTION_CAPTION = (
     "Option H: entropy renormalised over the options; mass: probability of all options before renormalising; margin: "
     "log-odds of the best option over the second (nats). Best option: argmax before the first token. Shared bits: "
     "its mutual information with the emitted answer (Miller-Madow), permutation p. Letters: how often each is right, and is "
-    "said; a model that says one letter whatever the question has the share of that letter as its accuracy."
+    "said; a model that says one letter whatever the question has the share of that letter as its accuracy. States whose options hold "
+    "less than 1% of the probability are counted (mass < 1%) and left out of all but the mass: what is read there is not meaningful."
 )
 _TRANSFER = (
     ("over", "over", 0),
@@ -119,6 +122,7 @@ def study_tables(
     options: pd.DataFrame,
     transfer: pd.DataFrame,
     after: pd.DataFrame,
+    boundaries: pd.DataFrame,
     tests: pd.DataFrame,
 ) -> tuple[Shown, ...]:
     """The tables of a report in the order shown; those without a row are left out, but for the first four."""
@@ -137,6 +141,7 @@ def study_tables(
             _TRANSFER_CAPTION,
         ),
         (after, _AFTER, "Before and after the first tokens", _AFTER_CAPTION),
+        (boundaries, both.COLUMNS, "Before thinking, before answering", both.CAPTION),
         (tests, hypotheses.COLUMNS, TESTS, hypotheses.CAPTION),
     ):
         if len(frame):

@@ -18,7 +18,7 @@ from ... import checks, declared
 from ...errors import RequestError
 from ...hooks.prompts.chat_settings import BOS_RULES
 from .. import benchmarks, prompt_settings, prompts
-from . import after
+from . import after, answer_boundary, thinking
 
 TEMPLATES = ("auto", "chat", "raw")
 ATTENTION = ("none", "summary", "rows")
@@ -75,6 +75,11 @@ class StudyConfig:
     after : tuple of str
         Places after the boundary at which resid_post is kept too: numbers of output tokens, and at most one anchor text, such as
         `####`, looked for in the output.
+    boundaries : tuple of str
+        ("thinking",), the boundary before the first token, or ("thinking", "answer"): also where the model has thought and not yet
+        answered.
+    thinking_tags : tuple of str
+        Opening and end of the model's thinking; () takes those that its tokenizer or template knows (see `study.thinking`).
     hypotheses : path, optional
         YAML file of hypotheses (see `declared.load`), recorded in the run before it starts.
     moments : bool
@@ -114,6 +119,8 @@ class StudyConfig:
     generate: bool = True
     max_new_tokens: int | Mapping[str, int] | None = None
     after: Sequence[str] = ()
+    boundaries: Sequence[str] = (answer_boundary.THINKING,)
+    thinking_tags: Sequence[str] = ()
     hypotheses: str | Path | None = None
     moments: bool = False
     store_dtype: str = "auto"
@@ -128,7 +135,7 @@ class StudyConfig:
     shard_size: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("benchmarks", "regimes", "sites", "after"):
+        for name in ("benchmarks", "regimes", "sites", "after", "boundaries"):
             value = getattr(self, name)
             object.__setattr__(self, name, checks.unique(name, (value,) if isinstance(value, str) else value))
         if not self.benchmarks or not self.regimes:
@@ -160,11 +167,22 @@ class StudyConfig:
         object.__setattr__(self, "top_k", checks.whole("top_k", self.top_k, least=0))
         object.__setattr__(self, "seed", checks.whole("seed", self.seed))
         object.__setattr__(self, "after", after.check_places(self.after))
+        object.__setattr__(self, "boundaries", answer_boundary.check_boundaries(self.boundaries))
+        object.__setattr__(self, "thinking_tags", thinking.check_tags(self.thinking_tags))
         if self.after and (not self.generate or after.SITE not in self.sites):
             raise RequestError(
                 f"states after {', '.join(self.after)} need outputs and the site {after.SITE}; leave --no-generate out and add the site"
             )
+        if self.has_answer_boundary and (not self.generate or after.SITE not in self.sites):
+            raise RequestError(
+                f"the boundary before the answer needs outputs and the site {after.SITE}; leave --no-generate out and add the site"
+            )
         resolve(self)
+
+    @property
+    def has_answer_boundary(self) -> bool:
+        """Whether states are kept where thinking has ended, too."""
+        return answer_boundary.ANSWER in self.boundaries
 
     def declared_hypotheses(self) -> declared.Declaration | None:
         """The declared hypotheses, checked against the study's benchmarks and regimes; None without a file."""

@@ -23,8 +23,10 @@ from ...hooks.prompts.rendering import Rendered
 from ...kernels import Moments
 from ..grading import graders as grading
 from ..items import Item
-from . import after
+from . import after, answer_boundary, thinking
+from .answer_boundary import AnswerStates
 from .config import ResolvedStudy, StudyConfig
+from .thinking import Parts
 from .work import Work
 
 COLUMNS = schema.STUDY.column_types
@@ -110,6 +112,8 @@ class Recipe:
                 specs[site] = store.ArraySpec((n, architecture.width), self.dtype, self.layers)
         for place in self.config.after:
             specs[after.array_name(place)] = store.ArraySpec((n, architecture.width), self.dtype, self.layers)
+        if self.config.has_answer_boundary:
+            specs[answer_boundary.ARRAY] = store.ArraySpec((n, architecture.width), self.dtype, self.layers)
         if self.config.top_k:
             specs[schema.TOP_IDS] = store.ArraySpec((self.config.top_k,), "int64", None)
             specs[schema.TOP_LOGITS] = store.ArraySpec((self.config.top_k,), "float32", None)
@@ -146,6 +150,8 @@ def make_shard(recipe: Recipe, members: list[tuple[Work, Rendered]], bar: Any = 
         `arrays`, `table`, `ragged` and `blobs` for `store.Writer.write`.
     """
     states, outputs = _run(recipe, members, bar)
+    parts = _parts(recipe, members, outputs)
+    answers = _answers(recipe, members, parts)
     ragged: dict[str, Any] = {
         schema.TOKEN_IDS: [np.asarray(r.token_ids, np.int32) for _, r in members],
         schema.OUTPUT_IDS: [np.asarray(o.token_ids if o else (), np.int32) for o in outputs],
@@ -159,8 +165,8 @@ def make_shard(recipe: Recipe, members: list[tuple[Work, Rendered]], bar: Any = 
         part.update(resid)
         blobs[schema.MOMENTS] = part.to_bytes()
     return {
-        "arrays": _arrays(recipe, members, states) | _later(recipe, [r for _, r in members], outputs),
-        "table": _table(recipe, members, states, outputs),
+        "arrays": _arrays(recipe, members, states) | _later(recipe, [r for _, r in members], outputs, answers),
+        "table": _table(recipe, members, states, outputs, parts, answers),
         "ragged": ragged,
         "blobs": blobs,
     }
@@ -216,9 +222,15 @@ def _option_names(w: Work) -> list[str]:
 
 
 def _table(
-    recipe: Recipe, members: list[tuple[Work, Rendered]], states: States, outputs: list[Output | None]
+    recipe: Recipe,
+    members: list[tuple[Work, Rendered]],
+    states: States,
+    outputs: list[Output | None],
+    parts: list[Parts | None],
+    answers: AnswerStates | None,
 ) -> dict[str, list[Any]]:
     table: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+    tokenizer = recipe.extractor.tokenizer
     for i, ((w, r), output) in enumerate(zip(members, outputs, strict=True)):
         item = w.item
         values: dict[str, Any] = {
@@ -239,11 +251,19 @@ def _table(
         if recipe.config.top_k and recipe.extractor.tokenizer is not None:
             texts = [recipe.extractor.tokenizer.decode([int(token)]) for token in states.top_ids[i]]
             values[schema.TOP_TOKENS] = json.dumps(texts, ensure_ascii=False)
-        if output is not None:
-            whole = recipe.prefills[w.regime] + output.text
+        part = parts[i]
+        if output is not None and part is not None:
+            text = output.text if part.ended is None else _spelled(tokenizer, part.answer)
+            whole = recipe.prefills[w.regime] + text if part.ended is None else text
             grade = grading.grade(w.benchmark, whole, item.answer, item.choices)
+            if part.ended is not None:
+                values |= {
+                    schema.THINKING: _spelled(tokenizer, part.thinking),
+                    schema.THINKING_TOKENS: len(part.thinking),
+                    schema.THINKING_ENDED: part.ended,
+                }
             values |= {
-                "text": output.text,
+                "text": text,
                 "answer": grade.answer,
                 "correct": grade.correct,
                 "compliant": grade.compliant,
@@ -254,12 +274,37 @@ def _table(
                 "stop_text": output.stop,
             }
         if item.choices is not None and states.option_logprobs is not None and states.option_labels is not None:
-            values["option_choice"] = states.option_labels[i][int(np.nanargmax(states.option_logprobs[i]))]
+            if float(states.option_mass[i]) >= schema.LEAST_OPTION_MASS:
+                values["option_choice"] = states.option_labels[i][int(np.nanargmax(states.option_logprobs[i]))]
             for name in ("option_entropy_bits", "option_margin", "option_mass"):
                 values[name] = float(getattr(states, name)[i])
+        if answers is not None:
+            values |= answers.values(i, item.choices is not None)
         for name, column in table.items():
             column.append(values.get(name))
     return table
+
+
+def _parts(recipe: Recipe, members: list[tuple[Work, Rendered]], outputs: list[Output | None]) -> list[Parts | None]:
+    """Thinking and answer of each output."""
+    tokenizer = recipe.extractor.tokenizer
+    tags = thinking.tags_of(tokenizer, recipe.config.thinking_tags)
+    return [
+        None if output is None else thinking.split(tokenizer, tags, r.token_ids, output.token_ids)
+        for (_, r), output in zip(members, outputs, strict=True)
+    ]
+
+
+def _answers(recipe: Recipe, members: list[tuple[Work, Rendered]], parts: list[Parts | None]) -> AnswerStates | None:
+    """The states at the second boundary, where it is asked for."""
+    if not recipe.config.has_answer_boundary:
+        return None
+    options = [None if w.item.choices is None else tuple(w.item.choices) for w, _ in members]
+    return answer_boundary.capture(recipe.extractor, [r for _, r in members], parts, options, recipe.layers)
+
+
+def _spelled(tokenizer: Any, ids: tuple[int, ...]) -> str:
+    return str(tokenizer.decode(list(ids), skip_special_tokens=True)).strip()
 
 
 def _arrays(recipe: Recipe, members: list[tuple[Work, Rendered]], states: States) -> dict[str, np.ndarray]:
@@ -290,12 +335,19 @@ def _arrays(recipe: Recipe, members: list[tuple[Work, Rendered]], states: States
     return out
 
 
-def _later(recipe: Recipe, rendered: list[Rendered], outputs: list[Output | None]) -> dict[str, np.ndarray]:
+def _later(
+    recipe: Recipe, rendered: list[Rendered], outputs: list[Output | None], answers: AnswerStates | None
+) -> dict[str, np.ndarray]:
     """The states after the boundary, one array per place; rows of outputs that do not reach it are NaN."""
+    found = {
+        after.array_name(place): after.states_after(recipe.extractor, rendered, outputs, place, recipe.layers)
+        for place in recipe.config.after
+    }
+    if answers is not None:
+        rows = torch.empty(0) if answers.states is None else answers.states[after.SITE]
+        found[answer_boundary.ARRAY] = (rows, list(answers.rows))
     out = {}
-    for place in recipe.config.after:
-        name = after.array_name(place)
-        rows, reached = after.states_after(recipe.extractor, rendered, outputs, place, recipe.layers)
+    for name, (rows, reached) in found.items():
         width = recipe.extractor.backend.architecture.width
         missing = torch.full((len(rendered), len(recipe.layers), width), float("nan"))
         kept = _stored(missing, recipe.dtype, name, finite=False)
