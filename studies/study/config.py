@@ -119,7 +119,7 @@ class StudyConfig:
     generate: bool = True
     max_new_tokens: int | Mapping[str, int] | None = None
     after: Sequence[str] = ()
-    boundaries: Sequence[str] = (answer_boundary.THINKING,)
+    boundaries: Sequence[str] = ("thinking",)
     thinking_tags: Sequence[str] = ()
     hypotheses: str | Path | None = None
     moments: bool = False
