@@ -48,7 +48,6 @@ FRAMES = (
     "curves",
     "transfer",
     "after",
-    "boundaries",
     "calibration",
     "hypotheses",
 )
@@ -81,7 +80,7 @@ class Report:
     ----------
     table : DataFrame
         One row per model x benchmark x regime (see `tables.main_table`).
-    robustness, options, predictors, dimension, subsampling, curves, transfer, after, boundaries, calibration, hypotheses : DataFrame
+    robustness, options, predictors, dimension, subsampling, curves, transfer, after, calibration, hypotheses : DataFrame
     figures : tuple of Figure
         Empty when nothing was written.
     analyses : tuple of RunAnalysis
@@ -97,7 +96,6 @@ class Report:
     curves: pd.DataFrame
     transfer: pd.DataFrame
     after: pd.DataFrame
-    boundaries: pd.DataFrame
     calibration: pd.DataFrame
     hypotheses: pd.DataFrame
     analyses: tuple[RunAnalysis, ...] = field(repr=False)
@@ -257,7 +255,6 @@ def build(
         curves=tables.curve_table(analyses),
         transfer=transfer,
         after=after,
-        boundaries=boundaries,
         calibration=tables.calibration_table(analyses),
         hypotheses=tests,
         analyses=tuple(analyses),

@@ -13,6 +13,7 @@ from precollapse.analysis.cells import Settings
 from precollapse.errors import RequestError
 from precollapse.hooks.decoding.greedy import Output
 from precollapse.reports import study as report
+from precollapse.reports.tables import boundaries_table
 from precollapse.studies import StudyConfig, benchmarks, run_study
 from precollapse.studies.study import shards, thinking
 
@@ -197,7 +198,9 @@ def test_the_answer_boundary_is_a_fresh_capture_of_prompt_and_thinking(run, scri
 
 def test_the_report_compares_both_boundaries(run):
     made, _ = run
-    table = report.write_report(made, None, settings=Settings(resamples=20, n_splits=1, shuffles=1)).boundaries
+    made_report = report.write_report(made, None, settings=Settings(resamples=20, n_splits=1, shuffles=1))
+    assert "Before thinking, before answering" in {table.title for table in made_report.shown}
+    table = boundaries_table(made_report.analyses)
     assert table["boundary"].tolist() == ["thinking", "answer"] and (table["n"] == 7).all()
     assert (table["never_ended"] == 2).all()
     ended = made.states["answer_entropy_bits"].notna()

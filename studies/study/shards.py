@@ -274,7 +274,7 @@ def _table(
                 "stop_text": output.stop,
             }
         if item.choices is not None and states.option_logprobs is not None and states.option_labels is not None:
-            if float(states.option_mass[i]) >= schema.LEAST_OPTION_MASS:
+            if states.option_mass is not None and float(states.option_mass[i]) >= schema.LEAST_OPTION_MASS:
                 values["option_choice"] = states.option_labels[i][int(np.nanargmax(states.option_logprobs[i]))]
             for name in ("option_entropy_bits", "option_margin", "option_mass"):
                 values[name] = float(getattr(states, name)[i])
