@@ -27,6 +27,7 @@ from precollapse.hooks.backends.protocol import Backend, Request, Rows
 from precollapse.hooks.differences import largest, relative_difference
 from precollapse.hooks.prompts.boundary import assemble
 from precollapse.hooks.unembedding import row_statistics
+from precollapse.perf import chat_templates
 from precollapse.perf.parity_cells import DTYPES, LAYERS, PROMPTS, MatrixCell
 from precollapse.perf.parity_page import page
 from precollapse.perf.small_models import FAMILIES, VOCABULARY, small_model, small_tokenizer
@@ -251,7 +252,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"off: {cell}", file=sys.stderr)
     text = page(cells)
     if given.write:
-        given.write.write_text(text)
+        given.write.write_text(f"{text}\n{chat_templates.section()}")
     else:
         print(text)
     return 1 if failed else 0

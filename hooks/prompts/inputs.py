@@ -6,7 +6,7 @@ Guarantees that padded token ids are never read as if their padding were text: t
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, KeysView, Mapping, Sequence, ValuesView
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,9 @@ def as_prompts(prompts: Any, renderer: Renderer) -> list[Any]:
         mask = prompts.get("attention_mask")
         if mask is None:
             return as_prompts(prompts["input_ids"], renderer)
+        rows = _rows(prompts["input_ids"], mask)
+        if rows is not None:
+            return rows
         try:
             ids, mask = torch.as_tensor(prompts["input_ids"]), torch.as_tensor(mask)
         except (TypeError, ValueError) as error:
@@ -49,6 +52,10 @@ def as_prompts(prompts: Any, renderer: Renderer) -> list[Any]:
             )
         _check_mask(mask)
         return [row[keep.bool()].tolist() for row, keep in zip(ids, mask, strict=True)]
+    if not isinstance(prompts, np.ndarray) and hasattr(prompts, "to_list"):  # a pandas or polars Series, an Index
+        prompts = prompts.to_list()
+    if isinstance(prompts, Iterator | KeysView | ValuesView):
+        prompts = list(prompts)
     if isinstance(prompts, np.ndarray) and prompts.dtype.kind in "UO":
         prompts = prompts.tolist()
     if isinstance(prompts, torch.Tensor | np.ndarray):
@@ -65,10 +72,35 @@ def as_prompts(prompts: Any, renderer: Renderer) -> list[Any]:
             f"prompts is a {type(prompts).__name__}; give a string, chat messages, token ids, or a list of these"
         )
     items = list(prompts)
+    for i, item in enumerate(items):
+        if isinstance(item, Mapping) and "input_ids" in item:  # tokenizer("...") of each
+            own = as_prompts(item, renderer)
+            if len(own) != 1:
+                raise RequestError(f"prompt {i} holds {len(own)} rows of token ids; give one prompt each")
+            items[i] = own[0]
+        elif isinstance(item, Iterator):
+            items[i] = list(item)
     if items and (all(isinstance(p, Mapping) and "role" in p for p in items) or all(_is_id(p) for p in items)):
         items = [items]
     _refuse_padding({i: _ids_of(item) for i, item in enumerate(items)}, renderer.tokenizer)
     return items
+
+
+def _rows(ids: Any, mask: Any) -> list[list[int]] | None:
+    """Token ids and masks as a tokenizer gives them without padding: one flat list, or lists of several lengths; None for others."""
+    if isinstance(ids, torch.Tensor | np.ndarray):
+        return [np.asarray(ids)[np.asarray(mask).astype(bool)].tolist()] if ids.ndim == 1 == np.ndim(mask) else None
+    if not isinstance(ids, Sequence) or not isinstance(mask, Sequence) or not ids:
+        return None
+    if all(_is_id(i) for i in ids):
+        ids, mask = [ids], [mask]
+    own = [list(row) for row in ids] if all(isinstance(row, Sequence) for row in ids) else None
+    flags = [list(row) for row in mask] if all(isinstance(row, Sequence) for row in mask) else None
+    if own is None or flags is None or [len(row) for row in own] != [len(row) for row in flags]:
+        return None
+    for row in flags:
+        _check_mask(torch.as_tensor([row]))
+    return [[int(i) for i, keep in zip(a, b, strict=True) if keep] for a, b in zip(own, flags, strict=True)]
 
 
 def _check_mask(mask: torch.Tensor) -> None:
