@@ -579,3 +579,37 @@ def test_a_text_that_goes_on_with_another_question_is_read_up_to_there() -> None
     for go_on in ("\n\nQ: How many?\nA: The answer is 7.", "\nQuestion: 3+4?\n#### 7", "\n\nProblem: x\nAnswer: 7"):
         assert grade("gsm8k", f"So 9*2 = 18. The answer is 18.{go_on}", "18").correct
     assert grade("gsm8k", "Question: how many eggs?\nAnswer: 18", "18").correct
+
+
+@pytest.mark.parametrize("benchmark", ["gsm8k", "math500"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The answer is not 18.",
+        "So the final answer is not 18",
+        "Answer: not 18",
+        "The answer isn't 18.",
+        "The answer is **not** 18.",
+        "The answer cannot be 18.",
+    ],
+)
+def test_a_number_that_is_denied_is_no_answer(benchmark: str, text: str) -> None:
+    assert not grade(benchmark, text, "18").correct
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The answer is 17 or 18.",
+        "Answer: either 17 or 18",
+        "The answer is between 17 and 18.",
+        "The answer is 17, maybe 18",
+    ],
+)
+def test_a_number_of_several_is_no_answer(text: str) -> None:
+    assert not grade("gsm8k", text, "18").correct
+
+
+def test_a_denial_that_is_followed_by_the_answer_is_read_on() -> None:
+    assert grade("gsm8k", "The answer is not 18. It must be 20.", "20").correct
+    assert grade("math500", "The answer is not 18. The answer is 20.", "20").correct

@@ -11,7 +11,7 @@ import re
 from .answer_span import marked_lines, non_blank_lines, without_empty_marks
 from .read_number import Number, last_number, stated_number
 from .rules import EXCERPT, Found, first_found
-from .spelling.announced import last_announced, taken_back_for_another
+from .spelling.announced import denies, ends_in_denial, last_announced, taken_back_for_another
 from .spelling.answer_text import plain
 from .spelling.boxes import BOX, bare, boxes, placed_boxes
 from .spelling.cues import CUE
@@ -94,9 +94,14 @@ def _marked_expression(text: str) -> Found[str]:
 
 def _announced_expression(text: str) -> Found[str]:
     """What the last cue announces: an expression, the formula in it, or its number."""
-    clause = last_announced(plain(_unboxed(text)))
+    text = plain(_unboxed(text))
+    if ends_in_denial(text):
+        return None, text[-EXCERPT:]
+    clause = last_announced(text)
     if clause is None:
         return None
+    if denies(clause) and not re.search(r"\w", text[text.rfind(clause) + len(clause) :]):
+        return None, clause
     phrase = _phrase(clause)
     if phrase is not None and not is_prose(phrase):
         return phrase, clause

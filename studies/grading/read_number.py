@@ -15,7 +15,13 @@ from fractions import Fraction
 
 from .answer_span import marked_lines
 from .rules import EXCERPT, Found, first_found
-from .spelling.announced import last_announced, taken_back_for_another
+from .spelling.announced import (
+    denies,
+    ends_in_denial,
+    last_announced,
+    leaves_open,
+    taken_back_for_another,
+)
 from .spelling.answer_text import plain
 from .spelling.boxes import placed_boxes
 from .spelling.number_text import UNREADABLE, number_text
@@ -99,7 +105,13 @@ def _boxed(text: str) -> Found[Number]:
 
 def _announced(text: str) -> Found[Number]:
     """What the last cue announces, where it is plain which number that is."""
-    clause = last_announced(plain(text))
+    text = plain(text)
+    if ends_in_denial(text):
+        return None, text[-EXCERPT:]
+    clause = last_announced(text)
+    if clause is not None and (denies(clause) or leaves_open(clause)):
+        goes_on = last_number(text[text.rfind(clause) + len(clause) :]) is not None
+        return None if goes_on else (None, clause)
     number = None if clause is None else stated_number(clause)
     return None if number is None or clause is None else (number, clause)
 

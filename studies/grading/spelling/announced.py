@@ -51,6 +51,49 @@ def last_announced(text: str) -> str | None:
     return None
 
 
+def denies(clause: str) -> bool:
+    """Whether a clause after a cue denies what follows, as in `not 18`."""
+    return bool(_DENIED.match(clause))
+
+
+def ends_in_denial(text: str) -> bool:
+    """Whether the last thing that a text says is what the answer is not.
+
+    Examples
+    --------
+    >>> ends_in_denial("The answer cannot be 18."), ends_in_denial("The answer is not 18, it is 20.")
+    (True, False)
+    """
+    return bool(_LAST_DENIED.search(text[-200:]))
+
+
+def leaves_open(clause: str) -> bool:
+    """Whether a clause after a cue is of several numbers and does not say which.
+
+    Examples
+    --------
+    >>> [leaves_open(clause) for clause in ("5 or 6", "between 5 and 7", "18", "5 or more than 4 dollars")]
+    [True, True, False, False]
+    """
+    return bool(_OPEN.match(clause))
+
+
+_DENIED = re.compile(
+    r"[\s$:(]*(?:(?:is|are|was|be)[ ]+)?(?:not|n't|never|neither|no[ ]longer|cannot|can't|isn't|clearly[ ]not|definitely[ ]not)\b",
+    re.IGNORECASE,
+)
+_LAST_DENIED = re.compile(
+    r"\b(?:answer|result|solution|total|value|it|that|this)(?:\b[^.!?\n]{0,40}?\b(?:is|was|be|are)[ ]+(?:\w+[ ]+)?not|[ ]+\w*n['’]t(?:[ ]+be)?|[^.!?\n]{0,40}?\b(?:cannot|can[ ]not|must[ ]not|could[ ]not)[ ]+be|\b[^.!?\n]{0,40}?\bnever)"
+    r"[ ]+(?:equal[ ]+to[ ]+)?[$€£\\(]*-?[\d.,]+[^\w\n]*$",
+    re.IGNORECASE,
+)
+_AMOUNT = r"[$€£₹]?[ ]?-?\d[\d.,]*[ ]?[%$]?"
+_OPEN = re.compile(
+    rf"[\s:(]*(?:either[ ]+)?(?:(?:between|from)[ ]+{_AMOUNT}[ ]*(?:and|to|-|–)[ ]*{_AMOUNT}|{_AMOUNT}[ ]*(?:,[ ]*)?(?:or(?:[ ]+maybe)?|maybe)[ ]+{_AMOUNT})\s*[.)!]*\s*$",
+    re.IGNORECASE,
+)
+
+
 def before_next_question(text: str) -> str:
     """A text up to where, after an answer, it goes on with a question of its own, as models do that were shown solved examples."""
     for question in _NEXT_QUESTION.finditer(text):
