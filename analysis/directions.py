@@ -6,7 +6,6 @@ between prompting regimes or benchmarks are not taken for the outcome's.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -65,48 +64,15 @@ def learn_direction(
     split: Any = None,
     seed: int = 0,
 ) -> Direction:
-    """Learn a direction from a run's states and a column of outcomes.
+    """Learn a direction from a run's states and a column of outcomes, as arrays.
 
-    Parameters
-    ----------
-    run : store.Run
-        What `open_run` returns.
-    layer : int
-        A captured layer; negative ones count back from the last captured one.
-    target : str
-        A column of `run.states`. Yes/no columns (`correct`, `compliant`, `truncated`) make two classes; a column of
-        names (`option_choice`, `answer`, `gold`) needs `positive`; a column of numbers (`entropy_bits`,
-        `option_margin`, `output_tokens`) is cut at its median over the training states, the upper half positive.
-    method : {"mean-difference", "probe"}
-        "mean-difference": mean state of the positive class minus that of the negative one. "probe": the gradient of
-        a logistic probe's logit with respect to the state, that is, its weights divided by its scaler's scales; C is
-        chosen on validation items by AUROC.
-    site : str
-    positive, negative : optional
-        Values of the two classes; with `positive` alone all other values are negative.
-    benchmark, regime : str or sequence of str, optional
-        Use these states only.
-    split : optional
-        A split by item, as `analysis.splits.split_items` makes: its `part` maps items to 0 (training), 1 (validation)
-        or 2 (held out). Items are named by (benchmark, item_id), or by `item_id` alone where there is one benchmark.
-        None deals the items 60/20/20, balanced by label.
-    seed : int
-        Seed of that split.
+    `precollapse.hooks.steering_vector`, which makes a vector that steers of the result, describes the parameters, what is compared with
+    several regimes or benchmarks, and the errors.
 
     Returns
     -------
     Direction
-        Both methods' vectors have the length of the mean difference, so that one scale means one displacement.
-
-    Raises
-    ------
-    RequestError
-        If a name is unknown, no state has the outcome, or the training states hold one class only.
-
-    Notes
-    -----
-    With several regimes or benchmarks, classes are compared within each (benchmark, regime) cell: the difference is
-    the coefficient of the class in a regression with one intercept per cell, and the probe sees states centred by cell.
+        Both methods' vectors [d] have the length of the mean difference, so that one scale means one displacement.
     """
     if method not in METHODS:
         raise RequestError(f"steering method {method!r} is unknown; choose from {', '.join(METHODS)}")
@@ -194,10 +160,10 @@ class TrainingStates:
         x = np.asarray(chosen.resid(number, site=site), np.float64).reshape(len(states), -1)
         known = states[target].notna().to_numpy(bool) & np.isfinite(x).all(1)
         part = _parts(items, states[target], known, split, seed)
-        y, words = _classes(states[target], target, positive, negative, known & (part == 0))
-        usable = known & ~np.isnan(y)
         cells = {c: i for i, c in enumerate(dict.fromkeys(zip(states["benchmark"], states["regime"], strict=True)))}
         cell = np.array([cells[c] for c in zip(states["benchmark"], states["regime"], strict=True)], dtype=int)
+        y, words = _classes(states[target], target, positive, negative, known & (part == 0), cell)
+        usable = known & ~np.isnan(y)
         rows = np.flatnonzero(usable)
         made = cls(x[rows], y[rows] > 0, part[rows], cell[rows], [items[i] for i in rows], int(number), words)
         train = made.y[made.part == 0]
@@ -255,8 +221,13 @@ def item_names(states: Any) -> list[tuple[str, str]]:
     return [(str(b), str(i)) for b, i in zip(states["benchmark"], states["item_id"], strict=True)]
 
 
-def _classes(column: Any, target: str, positive: Any, negative: Any, train: np.ndarray) -> tuple[np.ndarray, str]:
-    """1 and 0 for the two classes, NaN for states of neither; and the classes in words."""
+def _classes(
+    column: Any, target: str, positive: Any, negative: Any, train: np.ndarray, cell: np.ndarray
+) -> tuple[np.ndarray, str]:
+    """1 and 0 for the two classes, NaN for states of neither; and the classes in words.
+
+    Numbers are cut within each cell: one cut over regimes whose numbers differ would make the regime the class.
+    """
     values = list(column)
     known = column.notna().to_numpy(bool)
     present = list(dict.fromkeys(v for v, k in zip(values, known, strict=True) if k))
@@ -282,9 +253,14 @@ def _classes(column: Any, target: str, positive: Any, negative: Any, train: np.n
         return out, target
     if all(isinstance(v, int | float | np.number) for v in present):
         numbers = np.array([float(v) if k else np.nan for v, k in zip(values, known, strict=True)])
-        cut = float(np.median(numbers[train])) if train.any() else math.nan
-        out[known] = numbers[known] > cut
-        return out, f"{target} above its training median of {cut:.6g}"
+        cuts = []
+        for number in np.unique(cell):
+            here, trained = known & (cell == number), train & (cell == number)
+            if trained.any():
+                cuts.append(float(np.median(numbers[trained])))
+                out[here] = numbers[here] > cuts[-1]
+        where = f"of {cuts[0]:.6g}" if len(cuts) == 1 else f"within each of {len(cuts)} benchmarks and regimes"
+        return out, f"{target} above its training median {where}"
     raise RequestError(f"{target!r} holds names ({', '.join(map(str, present[:12]))}); say which is positive")
 
 

@@ -166,6 +166,25 @@ def test_targets() -> None:
     np.testing.assert_allclose(steering_vector(run, 0, split=split).vector, expected, rtol=1e-5, atol=1e-5)
 
 
+def test_numbers_are_cut_within_each_regime() -> None:
+    """One cut over regimes whose entropies differ by more than they vary would make the regime the class, and leave no pair within one."""
+    run = fake_run(regimes=("baseline", "cot"))
+    second = (run.states["regime"] == "cot").to_numpy()
+    run.states.loc[second, "entropy_bits"] += 100.0
+    split = half_split(run)
+    train = (run.states["item_id"].map(split.part) == 0).to_numpy()
+    x, h = run.x[:, 0], run.states["entropy_bits"].to_numpy()
+    differences, weights = [], []
+    for here in (train & ~second, train & second):
+        high = h > np.median(h[here])
+        differences.append(x[here & high].mean(0) - x[here & ~high].mean(0))
+        weights.append((here & high).sum() * (here & ~high).sum() / here.sum())
+    expected = np.average(differences, axis=0, weights=weights)
+    made = steering_vector(run, 0, "entropy_bits", split=split)
+    np.testing.assert_allclose(made.vector, expected, rtol=1e-5, atol=1e-5)
+    assert "within each of 2 benchmarks and regimes" in made.target
+
+
 @pytest.mark.parametrize(
     "options,message",
     [

@@ -39,7 +39,8 @@ def steering_vector(
     target : str
         A column of `run.states`. Yes/no columns (`correct`, `compliant`, `truncated`) make two classes; a column of
         names (`option_choice`, `answer`, `gold`) needs `positive`; a column of numbers (`entropy_bits`,
-        `option_margin`, `output_tokens`) is cut at its median over the training states, the upper half positive.
+        `option_margin`, `output_tokens`) is cut at its median over the training states of each benchmark and regime, the
+        upper half positive.
     method : {"mean-difference", "probe"}
         "mean-difference": mean state of the positive class minus that of the negative one. "probe": the gradient of
         a logistic probe's logit with respect to the state, that is, its weights divided by its scaler's scales; C is

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from . import fields
 from .release import Record
 from .rows import TaskRow
 
@@ -62,6 +63,32 @@ class Task:
 def by_question(content: Mapping[str, Any]) -> str:
     """The question's own name."""
     return str(content.get("question_id", ""))
+
+
+def chain_rows(chain: str, prompt: str, positive: Sequence[str], negative: Sequence[str]) -> Reader:
+    """A reader of files that hold one chain, its question's name and a label.
+
+    Parameters
+    ----------
+    chain, prompt : str
+        The fields of the chain, and of the prompt in the question's file.
+    positive, negative : sequence of str
+        Words of either class.
+    """
+
+    def read(record: Record, question: Mapping[str, Any]) -> Iterator[TaskRow]:
+        content = record.content
+        yield TaskRow(
+            id=f"{record.place}/{record.name}",
+            split=record.place,
+            group=fields.word(content, "question_id"),
+            prompt=fields.text(question, prompt) if question else "",
+            chain=fields.text(content, chain),
+            label=fields.label(content, positive, negative),
+            about=rest(content, "question_id", chain, "label"),
+        )
+
+    return read
 
 
 def rest(content: Mapping[str, Any], *read: str) -> dict[str, Any]:

@@ -5,28 +5,7 @@ Test and validation rows were resampled 50 times; training rows are labelled by 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
-
-from ..fields import label, text, word
-from ..release import Record
-from ..rows import TaskRow
-from ..task import Task, by_question, rest
-
-
-def read(record: Record, question: Mapping[str, Any]) -> Iterator[TaskRow]:
-    """A prefix of a chain."""
-    content = record.content
-    yield TaskRow(
-        id=f"{record.place}/{record.name}",
-        split=record.place,
-        group=word(content, "question_id"),
-        prompt=text(question, "prompt_text") if question else "",
-        chain=text(content, "cot_prefix"),
-        label=label(content, ["yes"], ["no"]),
-        about=rest(content, "question_id", "cot_prefix", "label"),
-    )
-
+from ..task import Task, by_question, chain_rows
 
 TASK = Task(
     1,
@@ -34,7 +13,7 @@ TASK = Task(
     "The text is the beginning of a model's reasoning. Will the model stop reasoning within its next 20 to 60 tokens, rather than going on for more than 200?",
     "yes",
     "no",
-    read,
+    chain_rows("cot_prefix", "prompt_text", ["yes"], ["no"]),
     by_question,
     {"train": 46160, "val": 58, "test": 44, "ood_test": 58},
     balance="classes balanced within 500-token buckets, within one a prompt",
