@@ -20,7 +20,14 @@ from ..hooks.prompts.rendering import Rendered, Renderer
 DATE, PROMPTS, STOPS = "date", "rendered_prompts", "stop_texts"
 LATE = (DATE, PROMPTS, STOPS)
 """Settings of a run that its model decides: where they are not asked for, a run that is continued has its own."""
-ASKED: dict[str, Any] = {"template_args": {}, "date": None, "bos": "auto", "stop": None}
+ASKED: dict[str, Any] = {
+    "template_args": {},
+    "date": None,
+    "bos": "auto",
+    "stop": None,
+    "boundaries": ["thinking"],
+    "thinking_tags": [],
+}
 """Settings that are left out of a run's where they are at these values, as they are in runs of earlier versions."""
 
 

@@ -165,6 +165,8 @@ def test_the_prefix_is_computed_once():
     embedding = own.model.get_input_embeddings()
     plain = embedding.forward
     embedding.forward = lambda ids: (seen.append(ids.numel()), plain(ids))[1]  # a hook would keep prompts from sharing
+    own.capture(PROMPTS)  # a forward that was exchanged is a changed model: it is checked, and probed, again
+    seen.clear()
     own.capture([HEAD + f"{i}" for i in range(9)])
     del embedding.forward
     assert sum(seen) == len(HEAD) + 9
