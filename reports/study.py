@@ -108,7 +108,9 @@ class Report:
 
     def to_text(self, full: bool = False) -> str:
         """The first two tables for a terminal, and the tests of declared hypotheses; all tables with `full`."""
-        chosen = self.shown if full else (*self.shown[:2], *(table for table in self.shown[2:] if table.title == TESTS))
+        declared_some = bool(len(self.hypotheses)) and bool((self.hypotheses["declared"] != "exploratory").any())
+        tests = tuple(table for table in self.shown[2:] if table.title == TESTS and declared_some)
+        chosen = self.shown if full else (*self.shown[:2], *tests)
         return "\n".join([*(as_text(t) for t in chosen), *self.notes]).rstrip() + "\n"
 
     def document(self) -> Document:
